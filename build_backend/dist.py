@@ -1,9 +1,9 @@
-"""Builds what a release consists of into `dist`, and checks it: `make dist`.
+"""Builds the files of a release into `dist`, and checks them: `make dist`.
 
-A wheel for each machine we ship for, compiled with zig against an old glibc, the source
-distribution, the bill of materials of each wheel and the checksums of all. It fails if auditwheel
-would give a wheel another tag, or if a file names a folder of the machine it was built on.
-The archives know no time but that of the commit.
+They are a wheel for each supported architecture, compiled with zig against an old glibc, the source
+distribution, the bill of materials of each wheel, and the checksums of all of them. The build fails
+if auditwheel would give a wheel a newer tag, or if a file contains a path of the build machine.
+The only time in the archives is that of the commit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-# The build tools stand beside this interpreter; the backend looks for them on the PATH.
+# The build tools are next to this interpreter; the backend looks for them on the PATH.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 import ronde_build
@@ -30,14 +30,16 @@ from leaks import leaks, members, private_folders, remapped
 from ronde_build import ROOT
 
 MACHINES = ("x86_64", "aarch64")
-# The oldest that Rust's standard library runs on.
+# The oldest glibc that Rust's standard library runs on.
 GLIBC = "2.17"
 DIST = ROOT / "dist"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("machines", nargs="*", default=MACHINES, help="all, unless named")
+    parser.add_argument(
+        "machines", nargs="*", default=MACHINES, help="architectures to build for [default: all]"
+    )
     wanted = parser.parse_args().machines
     os.chdir(ROOT)
     shutil.rmtree(DIST, ignore_errors=True)
@@ -45,18 +47,18 @@ def main() -> None:
     folders = private_folders(ROOT)
     prepare_environment(folders)
 
-    can = [machine for machine in wanted if can_compile_for(machine)]
-    wheels = [build_wheel(machine) for machine in can]
+    possible = [machine for machine in wanted if can_compile_for(machine)]
+    wheels = [build_wheel(machine) for machine in possible]
     files = [*wheels, DIST / ronde_build.build_sdist(str(DIST))]
     problems = [problem for wheel in wheels for problem in wrong_tag(wheel)]
     problems += [problem for file in files for problem in leaks(file, folders)]
     problems += [problem for wheel in wheels for problem in keep_sbom(wheel)]
     problems += [
-        f"there is no wheel for {machine}: Rust's standard library for it is not installed\n\n"
+        f"cannot build a wheel for {machine}: Rust's standard library for it is not installed\n\n"
         f"hint: `rustup target add {triple(machine)}` (with Debian's own Rust, the package\n"
         "`libstd-rust-dev` of that architecture), or leave it out with `make dist MACHINES=…`"
         for machine in wanted
-        if machine not in can
+        if machine not in possible
     ]
     sums = [f"{digest(file)}  {file.name}\n" for file in sorted(DIST.iterdir())]
     (DIST / "SHA256SUMS").write_text("".join(sums))
@@ -70,7 +72,7 @@ def triple(machine: str) -> str:
 
 
 def can_compile_for(machine: str) -> bool:
-    """Looks for Rust's standard library for the machine, and has rustup fetch it if it can."""
+    """Whether Rust's standard library for an architecture is there; rustup may install it first."""
     if not has_standard_library(machine) and shutil.which("rustup"):
         subprocess.run(["rustup", "target", "add", triple(machine)], check=False)
     return has_standard_library(machine)
@@ -83,7 +85,7 @@ def has_standard_library(machine: str) -> bool:
 
 
 def prepare_environment(folders: dict[str, str]) -> None:
-    """Makes compilers write no folder of this machine and archivers no time but the commit's."""
+    """Keeps paths of this machine out of binaries, and times but the commit's out of archives."""
     os.environ.pop("RUSTFLAGS", None)
     os.environ["CARGO_ENCODED_RUSTFLAGS"] = "\x1f".join(remapped(folders))
     if "SOURCE_DATE_EPOCH" not in os.environ:
@@ -97,16 +99,16 @@ def build_wheel(machine: str) -> Path:
 
 
 def wrong_tag(wheel: Path) -> Iterator[str]:
-    """Asks auditwheel, which looks at every binary of the wheel, whether the name is true."""
+    """Asks auditwheel, which checks every binary in the wheel, whether its tag is right."""
     command = [sys.executable, "-m", "auditwheel", "show", "--json", str(wheel)]
     report = json.loads(subprocess.check_output(command))
     found = re.match(r"manylinux_2_(\d+)_", report["overall_tag"])
     if found is None or int(found[1]) > int(GLIBC.partition(".")[2]):
-        yield f"{wheel.name}: auditwheel says `{report['overall_tag']}`"
+        yield f"{wheel.name}: auditwheel reports `{report['overall_tag']}`"
 
 
 def keep_sbom(wheel: Path) -> Iterator[str]:
-    """Lays the wheel's bill of materials beside it, and checks it against CycloneDX's schema."""
+    """Copies the wheel's bill of materials next to it, and validates it with CycloneDX's schema."""
     (text,) = [content for name, content in members(wheel) if name.endswith(".cdx.json")]
     wheel.with_suffix(".cdx.json").write_bytes(text)
     wrong = JsonStrictValidator(SchemaVersion.V1_5).validate_str(text.decode())

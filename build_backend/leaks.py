@@ -1,7 +1,7 @@
-"""Keeps folders of the machine that builds a release out of the release.
+"""Keeps paths of the build machine out of a release.
 
-The compilers write other names for them (`remapped`), and what was built is searched for them all
-the same (`leaks`): a C compiler, a build script or a packer may know nothing of those names.
+The compilers write other names for its folders (`remapped`), and the result is still searched for
+them (`leaks`), because a C compiler, a build script or a packer may not know those names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def private_folders(root: Path) -> dict[str, str]:
-    """Folders of this machine, the widest first, and the names that stand for them in binaries."""
+    """Folders of this machine, outermost first, and the names that replace them in binaries."""
     sysroot = subprocess.check_output(["rustc", "--print", "sysroot"], text=True).strip()
     cargo = os.environ.get("CARGO_HOME", Path.home() / ".cargo")
     target = os.environ.get("CARGO_TARGET_DIR", root / "target")
@@ -24,27 +24,27 @@ def private_folders(root: Path) -> dict[str, str]:
     found = {}
     for folder, name in folders:
         for path in (Path(folder).absolute(), Path(folder).resolve()):
-            # A system folder such as `/usr` says nothing about whose machine it is.
+            # A system folder such as `/usr` does not identify the machine.
             if str(path) not in ("/", "/usr", "/usr/local"):
                 found[str(path)] = name
     return found
 
 
 def remapped(folders: dict[str, str]) -> list[str]:
-    """The flags that make rustc write those names; where several fit, the last one counts."""
+    """The flags that make rustc write those names; if several match, the last one applies."""
     return [f"--remap-path-prefix={folder}={name}" for folder, name in folders.items()]
 
 
 def leaks(archive: Path, folders: Iterable[str]) -> Iterator[str]:
-    """Looks for the folders in every file of a wheel or a source distribution."""
+    """Searches every file of a wheel or a source distribution for the folders."""
     for name, content in members(archive):
         for folder in folders:
             if f"{folder}/".encode() in content:
-                yield f"{archive.name}: {name} names `{folder}`, a folder of this machine"
+                yield f"{archive.name}: {name} contains `{folder}`, a folder of this machine"
 
 
 def members(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """The files of a wheel or a source distribution, and what they hold."""
+    """The names and contents of the files in a wheel or a source distribution."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
             for name in wheel.namelist():

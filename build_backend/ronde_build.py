@@ -1,4 +1,4 @@
-"""Builds the wheel: maturin packs the Python files and the native module, this adds the rest.
+"""Builds the wheel: maturin packs the Python files and the native module; this adds the rest.
 
 maturin omits a workspace's binaries, and libraries that are not Python modules, from a wheel with a
 Python module, but packs what it finds in the folder `data` of pyproject.toml. So each build
@@ -7,7 +7,7 @@ that folder, and then calls maturin. Cargo's output stays in the target folder o
 (or in `CARGO_TARGET_DIR`), so a second build compiles only what changed.
 
 The setting `target` of a build, such as `aarch64-unknown-linux-gnu.2.17`, compiles with zig for
-that architecture and that glibc; `dist.py` uses it. Without it the wheel is for this machine.
+that architecture and that glibc; `dist.py` uses it. Without it, the wheel is for this machine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Writes the software bill of materials of a wheel: every crate that is compiled into it.
+"""Creates the software bill of materials of a wheel: every crate that is compiled into it.
 
 It is one CycloneDX document for the module, the commands and the library together, made only from
-Cargo's metadata: it has no time, no random number and no path, so that the same sources give the
-same document on every machine. (maturin's own document covers only the module and contains the path
+Cargo's metadata: it has no time, no random number and no path, so the same sources give the same
+document on every machine. (maturin's own document covers only the module and contains the path
 of the build folder.)
 """
 

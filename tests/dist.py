@@ -1,11 +1,12 @@
-"""Installs what `make dist` built as users would, and runs it: `make dist-check`.
+"""Installs the results of `make dist` as users would, and runs them: `make dist-check`.
 
-The wheels go into small Debian systems, old and new, that have Python and NumPy but no compiler;
-the one for aarch64 runs under qemu. The source distribution, and a clone of this repository, go
-into empty virtual environments and are compiled with this machine's Rust. Everywhere `ronde env`
-and `ronde test` must succeed, and two ranks reduce an array.
+The wheels are installed in small Debian systems, old and new, that have Python and NumPy but no
+compiler; the one for aarch64 runs under qemu. The source distribution and a clone of this
+repository are installed in empty virtual environments and compiled with this machine's Rust. In
+each, `ronde env` and `ronde test` must succeed, and two ranks must reduce an array.
 
-Needs root, to make and enter the roots of those systems. They are kept in `.tools/roots`.
+Needs root privileges, to create and enter the root folders of those systems. They are kept in
+`.tools/roots`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ TOP = Path(__file__).resolve().parents[1]
 DIST = TOP / "dist"
 ROOTS = TOP / ".tools" / "roots"
 PACKAGES = "python3,python3-venv,python3-numpy"
-# Started by two ranks, and imported by nobody.
+# Run by two ranks.
 PROGRAM = """
 import platform, numpy, horovod.raw as hvd
 hvd.init()
@@ -33,7 +34,7 @@ assert (reduced == 3).all(), reduced
 libc = " ".join(platform.libc_ver())
 print(f"rank {hvd.rank()} of {hvd.size()}: Python {platform.python_version()}, {libc}")
 """
-# What must work once Ronde is installed; `$TRIAL` holds the program and the environment.
+# What must work once Ronde is installed; `$TRIAL` contains the program and the environment.
 CHECK = """
 set -e
 PATH=$TRIAL/venv/bin:$PATH
@@ -41,14 +42,14 @@ ronde env
 ronde test
 horovodrun -np 2 python "$TRIAL/program.py"
 """
-# Runs inside a root. A compiler there could hide that something is missing.
+# Runs inside a root folder. A compiler there could hide that something is missing.
 INSTALL = """
 set -e
 if command -v cc gcc clang; then echo 'error: this root has a compiler' >&2; exit 1; fi
 python3 -m venv --clear --system-site-packages $TRIAL/venv
 $TRIAL/venv/bin/pip install --quiet --no-index --find-links $TRIAL $TRIAL/ronde-*.whl
 """
-# Whatever is mounted goes with the namespace.
+# The mounts disappear with the namespace.
 ENTER = """
 mount -t proc proc "$1/proc"
 mount --rbind /dev "$1/dev"
@@ -59,7 +60,7 @@ BINFMT = Path("/proc/sys/fs/binfmt_misc")
 
 @dataclass(frozen=True)
 class System:
-    """A Debian for one machine."""
+    """A Debian release for one architecture."""
 
     suite: str
     machine: str
@@ -84,10 +85,12 @@ SYSTEMS = {
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     names = [*SYSTEMS, "sdist", "git"]
-    parser.add_argument("names", nargs="*", default=names, help=f"of {', '.join(names)}")
+    parser.add_argument(
+        "names", nargs="*", default=names, help=f"any of {', '.join(names)} [default: all]"
+    )
     wanted = parser.parse_args().names
     if not (DIST / "SHA256SUMS").exists():
-        sys.exit("error: there is no `dist/SHA256SUMS`\nhint: run `make dist` first")
+        sys.exit("error: `dist/SHA256SUMS` does not exist\nhint: run `make dist` first")
     run("sha256sum", "--check", "--quiet", "SHA256SUMS", cwd=DIST)
     sources = {"sdist": next(DIST.glob("ronde-*.tar.gz")), "git": f"git+file://{TOP}"}
     for name in wanted:
@@ -103,7 +106,7 @@ def try_wheel(system):
         shutil.rmtree(trial, ignore_errors=True)
         trial.mkdir()
         shutil.copy(wheel, trial)
-        # The one dependency, for the oldest Python.
+        # The only dependency, for the oldest supported Python.
         options = ("--quiet", "--no-deps", "--only-binary=:all:", "--python-version=3.9")
         run(sys.executable, "-m", "pip", "download", *options, "--dest", trial, "cloudpickle>=2.2")
         (trial / "program.py").write_text(PROGRAM)
@@ -112,14 +115,14 @@ def try_wheel(system):
 
 @contextlib.contextmanager
 def emulation(system):
-    """Has the kernel start the system's programs with qemu, unless they already run here."""
+    """Makes the kernel run the system's programs with qemu, unless they already run here."""
     if system.machine == platform.machine() or (BINFMT / f"qemu-{system.machine}").exists():
         yield
         return
     formats = Path(f"/usr/lib/binfmt.d/qemu-{system.machine}.conf")
     if os.getuid() != 0 or not formats.exists():
         sys.exit(
-            f"error: running a system for {system.machine} takes root and qemu\n"
+            f"error: running a system for {system.machine} needs root privileges and qemu\n"
             "hint: on Debian and Ubuntu, install `qemu-user-static` and `arch-test`"
         )
     mounted = not (BINFMT / "register").exists()
@@ -139,7 +142,7 @@ def make_root(system):
         return
     if os.getuid() != 0 or shutil.which("mmdebstrap") is None:
         sys.exit(
-            "error: making and entering a Debian root takes root and `mmdebstrap`\n"
+            "error: creating and entering a Debian root needs root privileges and `mmdebstrap`\n"
             "hint: on Debian and Ubuntu, install `mmdebstrap`"
         )
     ROOTS.mkdir(parents=True, exist_ok=True)
@@ -156,21 +159,21 @@ def try_source(source):
     shutil.rmtree(trial, ignore_errors=True)
     run(sys.executable, "-m", "venv", trial / "venv")
     (trial / "program.py").write_text(PROGRAM)
-    # Crates that are compiled already are not compiled again.
+    # Reuse the crates that are already compiled.
     env = {
         "CARGO_TARGET_DIR": str(TOP / "target"),
         **os.environ,
         "TRIAL": str(trial),
     }
     run(trial / "venv" / "bin" / "pip", "install", "--quiet", "numpy", source, env=env)
-    # Outside this folder, whose Python files are not the installed ones.
+    # Run outside this folder, whose Python files are not the installed ones.
     run("sh", "-c", CHECK, env=env, cwd=trial)
 
 
 def run(*command, **options):
     done = subprocess.run([str(word) for word in command], check=False, **options)
     if done.returncode != 0:
-        sys.exit(f"error: `{command[0]}` ended with {done.returncode}")
+        sys.exit(f"error: `{command[0]}` exited with code {done.returncode}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A command on a real pseudo-terminal, and what a terminal would show of what it writes."""
+"""A command on a real pseudo-terminal, and what a terminal would show of its output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMAND = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|\x1b\][^\x07]*\x07|\x1b[()][A-
 
 
 class Terminal:
-    """As much of a terminal as progress bars use. Rows never scroll away."""
+    """The features of a terminal that progress bars use. Rows never scroll away."""
 
     def __init__(self, columns: int = 80) -> None:
         self.columns = columns
@@ -24,14 +24,14 @@ class Terminal:
         self.rest = ""
 
     def rows(self) -> list[str]:
-        """What stands in each row."""
+        """The text of each row."""
         rows = ["".join(row).rstrip() for row in self.lines]
         while rows and not rows[-1]:
             rows.pop()
         return rows
 
     def feed(self, text: str) -> Terminal:
-        """Writes text, which may end in the middle of a command."""
+        """Writes text, which may end in the middle of an escape sequence."""
         text, self.rest, at = self.rest + text, "", 0
         while at < len(text):
             letter = text[at]
@@ -70,7 +70,7 @@ class Terminal:
     def command(self, parameters: str | None, name: str | None) -> None:
         number = int(parameters) if parameters and parameters.isdigit() else None
         if name == "A":
-            assert self.row >= (number or 1), "it went above the first line"
+            assert self.row >= (number or 1), "the cursor went above the first line"
             self.row -= number or 1
         elif name == "B":
             self.row = min(self.row + (number or 1), len(self.lines) - 1)
@@ -86,27 +86,27 @@ class Terminal:
             if name == "J":
                 del self.lines[self.row + 1 :]
         else:
-            # Colours, and whether the cursor is seen, change no text.
+            # Colors and the visibility of the cursor change no text.
             assert name in ("m", "h", "l", None), f"\\x1b[{parameters}{name}"
 
 
 def resize(descriptor: int, columns: int) -> None:
-    """Gives a terminal another width."""
+    """Sets the width of a terminal."""
     fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
 
 class Job:
-    """A command on a terminal of its own."""
+    """A command on its own terminal."""
 
     def __init__(self, *command: object, columns: int = 80, **variables: str) -> None:
         self.ours, theirs = pty.openpty()
         resize(theirs, columns)
-        # Each of these would decide for or against colours, or about the width, by itself.
+        # Each of these would override the detection of colors or width.
         deciding = ("NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI", "COLUMNS", "LINES")
         env = {name: value for name, value in os.environ.items() if name not in deciding}
         env.update({"TERM": "xterm", **variables})
         words = [str(word) for word in command]
-        # As the leader of a session with this terminal it is told of a new size.
+        # As the leader of a session with this terminal, it gets SIGWINCH for a new size.
         lead = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
         lead += "os.execvp(sys.argv[1], sys.argv[1:])"
         self.process = subprocess.Popen(
@@ -121,22 +121,22 @@ class Job:
         self.text = ""
 
     def read(self) -> str:
-        """The next piece, or nothing at the end."""
+        """Reads the next piece; returns an empty string at the end."""
         try:
             piece = os.read(self.ours, 65536)
-        except OSError:  # the last one has closed it
+        except OSError:  # the last writer has closed it
             piece = b""
         self.text += piece.decode(errors="replace").replace("\r\n", "\n")
         return piece.decode(errors="replace")
 
     def read_until(self, text: str, seconds: float = 30) -> None:
-        """Reads until it has written this."""
+        """Reads until the command has written this."""
         end = time.monotonic() + seconds
         while text not in self.text:
             assert time.monotonic() < end and self.read(), f"{text!r} is missing in {self.text!r}"
 
     def finish(self) -> int:
-        """Reads to the end; the exit code."""
+        """Reads to the end; returns the exit code."""
         while self.read():
             pass
         os.close(self.ours)

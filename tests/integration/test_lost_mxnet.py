@@ -1,6 +1,6 @@
-"""A lost rank, as a program for MXNet learns of it.
+"""How a program for MXNet learns of a lost rank.
 
-MXNet needs an old NumPy, so `make mxnet` and `make matrix` run this, in environments of their own.
+MXNet needs an old NumPy, so only `make mxnet` and `make matrix` run this, in separate environments.
 """
 
 import signal
@@ -21,9 +21,9 @@ hvd.allreduce(tensor, name="x").wait_to_read()
 hvd.allgather(tensor, name="y")
 if RANK == 1:
     os.kill(os.getpid(), signal.SIGKILL)
-# The launcher ends the rest after a second, which may be too short to put an error together.
+# The launcher ends the rest after a second, which may be too short to build an error.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-told = {}
+reports = {}
 for kind, call in {
     "engine": lambda: hvd.allreduce(tensor, name="x").wait_to_read(),
     "call": lambda: hvd.allgather(tensor, name="y"),
@@ -32,15 +32,15 @@ for kind, call in {
         call()
     except mx.base.MXNetError as error:
         lost = error if kind == "call" else hvd.HorovodInternalError.last()
-        told[kind] = [lost.ranks, lost.hosts, lost.cause]
-say("lost", told=told)
+        reports[kind] = [lost.ranks, lost.hosts, lost.cause]
+say("lost", reports=reports)
 """
 
 
 @pytest.mark.timeout(60)
-def test_a_lost_rank_is_known_as_data(tmp_path):
+def test_a_lost_rank_is_reported_as_data(tmp_path):
     with Job(tmp_path, 2, LOST, api="") as job:
-        (said,) = job.hear("lost", [0])
+        (message,) = job.hear("lost", [0])
         known = [[1], ["localhost"], "signal"]
-        assert said["told"] == {"engine": known, "call": known}
+        assert message["reports"] == {"engine": known, "call": known}
         assert job.wait() == 128 + signal.SIGKILL

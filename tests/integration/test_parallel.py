@@ -37,7 +37,7 @@ def test_a_job_with_one_failing_rank_does_not_pass(tmp_path):
     assert runner.run([tmp_path / "test_one.py"], 2, "auto", NOTHING) is not None
 
 
-def test_a_job_that_comes_no_further_is_ended(tmp_path):
+def test_a_hung_job_is_ended(tmp_path):
     (tmp_path / "test_one.py").write_text("import time\ndef test_it(): time.sleep(100)\n")
     problem = runner.run([tmp_path / "test_one.py"], 2, "auto", NOTHING, silence=3)
     assert problem.startswith("no test has ended for 3 s")

@@ -1,4 +1,4 @@
-"""What the commands show on a terminal, a real one with its size."""
+"""What the commands show on a real terminal with a size."""
 
 from __future__ import annotations
 
@@ -17,40 +17,42 @@ RED, CYAN = "\x1b[1m\x1b[31m", "\x1b[1m\x1b[36m"
 
 
 def shown(*command, columns=80, **variables):
-    """What a terminal gets from a command."""
+    """What a command writes to a terminal."""
     job = Job(*command, columns=columns, **variables)
     job.finish()
     return job.text
 
 
-def test_errors_and_hints_have_colours_on_a_terminal_unless_nobody_wants_them():
+def test_errors_and_hints_have_colors_on_a_terminal_unless_disabled():
     command = (BIN / "horovodrun", "-np", "2", "--nonsense", "true")
-    told = shown(*command)
-    assert told.startswith(f"{RED}error:\x1b[0m there is no option `--nonsense`"), repr(told)
-    assert f"\n{CYAN}hint:\x1b[0m " in told
+    output = shown(*command)
+    assert output.startswith(f"{RED}error:\x1b[0m there is no option `--nonsense`"), repr(output)
+    assert f"\n{CYAN}hint:\x1b[0m " in output
     for plain in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
         assert "\x1b" not in shown(*command, **plain)
 
 
-def test_the_last_block_of_a_job_has_colours_and_tells_process_and_time():
-    told = shown(BIN / "horovodrun", "-np", "1", "sh", "-c", "echo $$; exit 3")
-    pid = told.splitlines()[0]
-    assert f"{RED}error:\x1b[0m rank 0 (localhost, slot 0) exited with code 3" in told, repr(told)
-    assert re.search(rf"\n  process {pid}, ended at \d\d:\d\d:\d\d\n", told), told
-    assert f"{CYAN}hint:\x1b[0m " in told
+def test_the_final_report_of_a_job_has_colors_and_names_process_and_time():
+    output = shown(BIN / "horovodrun", "-np", "1", "sh", "-c", "echo $$; exit 3")
+    pid = output.splitlines()[0]
+    assert f"{RED}error:\x1b[0m rank 0 (localhost, slot 0) exited with code 3" in output, repr(
+        output
+    )
+    assert re.search(rf"\n  process {pid}, ended at \d\d:\d\d:\d\d\n", output), output
+    assert f"{CYAN}hint:\x1b[0m " in output
 
 
 @pytest.mark.timeout(180)
-def test_a_table_of_figures_fits_the_terminal():
-    told = shown(BIN / "ronde", "bench", "--sizes", "4K", "--rounds", "3", NO_COLOR="1")
-    table = [line for line in told.splitlines() if line.startswith("|")]
-    assert len(table) == 3, told
+def test_a_table_of_numbers_fits_the_terminal():
+    output = shown(BIN / "ronde", "bench", "--sizes", "4K", "--rounds", "3", NO_COLOR="1")
+    table = [line for line in output.splitlines() if line.startswith("|")]
+    assert len(table) == 3, output
     assert max(map(len, table)) <= 80
     assert "engine to engine" not in table[0]
-    assert "Some columns are hidden because the terminal is too narrow" in told
+    assert "Some columns are hidden because the terminal is too narrow" in output
 
 
-# Ranks that take turns, so that what stands on the screen between two of them is known.
+# Ranks take turns, so that the contents of the screen between two turns are known.
 TURNS = """
 import os, sys, time
 from pathlib import Path
@@ -63,7 +65,7 @@ def turn(name):
 
 
 class Turns:
-    """A job of two ranks on a terminal, and what this shows."""
+    """A job of two ranks on a terminal, and the contents of the terminal."""
 
     def __init__(self, folder, script, *options, columns=80):
         self.folder = folder
@@ -83,7 +85,7 @@ class Turns:
         return self.terminal.rows()
 
     def rows_after(self, text):
-        """What stands on the screen once it has been told this."""
+        """The contents of the screen once the job has written this."""
         self.job.read_until(text)
         return self.feed()
 
@@ -92,7 +94,7 @@ class Turns:
         return code, self.feed()
 
 
-def test_tqdm_of_rank_0_is_live_and_lines_of_others_come_above_it(tmp_path):
+def test_tqdm_of_rank_0_is_live_and_lines_of_other_ranks_appear_above_it(tmp_path):
     script = """
     from tqdm import tqdm
     if RANK == 1:
@@ -135,7 +137,7 @@ def test_tqdm_of_rank_0_is_live_and_lines_of_others_come_above_it(tmp_path):
     assert rows[5] == "done"
 
 
-def test_the_launchers_own_log_comes_above_a_bar(tmp_path):
+def test_the_launchers_own_log_appears_above_a_bar(tmp_path):
     script = """
     if RANK == 0:
         print("\\r 50%|#####     |", end="", flush=True)
@@ -191,7 +193,7 @@ def test_bars_of_rich_stay_together(tmp_path):
     assert names == ["epoch", "train", "valid"], rows
     assert [row.split()[-1] for row in rows[-4:-1]] == ["3", "3", "3"], rows
     assert rows[-1] == "done"
-    # What rank 0 prints above its bars counts as theirs until it draws them anew.
+    # What rank 0 prints above its bars counts as part of them until it redraws them.
     above = rows[:-4]
     assert [row for row in above if row.startswith("rank 0")] == [
         "rank 0 says one",
@@ -204,7 +206,7 @@ def test_bars_of_rich_stay_together(tmp_path):
     ]
 
 
-def test_of_ranks_without_a_terminal_only_the_lowest_ones_bar_stands(tmp_path):
+def test_without_a_terminal_only_the_bar_of_the_lowest_rank_is_shown(tmp_path):
     script = """
     assert not os.isatty(1)
     def bar(text):
@@ -256,26 +258,26 @@ def test_a_new_size_of_the_window_reaches_the_rank(tmp_path):
     assert job.finish()[0] == 0
 
 
-def test_ranks_choose_what_is_seen_and_files_keep_all(tmp_path):
+def test_ranks_selects_what_is_shown_and_files_keep_everything(tmp_path):
     folder = tmp_path / "kept"
     command = "echo out $RANK; echo err $RANK >&2; exit $RANK"
     for choice in ("--ranks", "--only-rank"):
         options = ("-np", "3", choice, "0", "--output-filename", folder)
-        told = shown(BIN / "horovodrun", *options, "sh", "-c", command, NO_COLOR="1")
-        head, _, last = told.partition("error: ")
-        assert sorted(head.split("\n")) == ["", "err 0", "out 0"], told
-        assert re.match(r"rank [12] \(localhost, slot [12]\) exited with code [12]\n", last), told
-        assert re.search("its last line on stderr: err [12]", last), told
-        assert "hint: `--ranks` hides what it wrote" in last
+        output = shown(BIN / "horovodrun", *options, "sh", "-c", command, NO_COLOR="1")
+        head, _, last = output.partition("error: ")
+        assert sorted(head.split("\n")) == ["", "err 0", "out 0"], output
+        assert re.match(r"rank [12] \(localhost, slot [12]\) exited with code [12]\n", last), output
+        assert re.search("its last line on stderr: err [12]", last), output
+        assert "hint: `--ranks` hides its output" in last
         for rank in range(1, 3):
             kept = [(folder / f"rank.{rank}" / name).read_text() for name in ("stdout", "stderr")]
             assert kept == [f"[{rank}]<stdout>:out {rank}\n", f"[{rank}]<stderr>:err {rank}\n"]
-        # A terminal has one order of both.
+        # A terminal interleaves both streams.
         kept = (folder / "rank.0" / "stdout").read_text()
         assert kept == "[0]<stdout>:out 0\n[0]<stdout>:err 0\n"
 
 
-def test_without_a_terminal_nobody_has_one_unless_it_is_asked_for():
+def test_without_a_terminal_no_rank_has_one_unless_requested():
     command = "test -t 1 && echo terminal || echo pipe"
     for options, expected in [((), "pipe"), (("--tty", "0"), "terminal")]:
         done = subprocess.run(
@@ -289,7 +291,7 @@ def test_without_a_terminal_nobody_has_one_unless_it_is_asked_for():
         assert done.stdout == f"[0]<stdout>:{expected}\n"
 
 
-def test_a_rank_that_dies_with_a_bar_leaves_the_cursor_to_the_last_block(tmp_path):
+def test_after_a_rank_dies_with_a_bar_the_final_report_starts_on_its_own_line(tmp_path):
     script = """
     import signal
     if RANK == 0:

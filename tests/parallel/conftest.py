@@ -1,12 +1,12 @@
 """One world per test session: these tests run on all ranks of a job at once.
 
-`run.py` beside this file starts the jobs and says which framework they are for; a plain `pytest`
-collects nothing here. Tests that take the `framework` are collected if it has what they need, for
-its element types and forms:
+`run.py` in this folder starts the jobs and sets which framework they test; a plain `pytest`
+collects nothing here. Tests that take the `framework` fixture are collected if the framework has
+what they need, for its element types and forms:
 
-- `@pytest.mark.needs("gradients")`: only if it does not lack them;
+- `@pytest.mark.needs("gradients")`: only if the framework has them;
 - `@pytest.mark.over(dtype="floats")`: for each of its floating-point types, as `dtype`;
-- `@pytest.mark.over(form="allreduce")`: for each form that it has of allreduce, as `form`.
+- `@pytest.mark.over(form="allreduce")`: for each form of allreduce, as `form`.
 """
 
 import os
@@ -17,7 +17,7 @@ import pytest
 if "HOROVOD_RANK" in os.environ:
     from frameworks import FEATURES, load
 
-    # Every world may have process sets.
+    # Tests may add process sets in every world.
     os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
     FRAMEWORK = load(os.environ["RONDE_TEST_FRAMEWORK"])
 else:
@@ -26,7 +26,9 @@ else:
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "needs(*features): only if the framework has them")
-    config.addinivalue_line("markers", "over(dtype=, form=): for each of the framework's")
+    config.addinivalue_line(
+        "markers", "over(dtype=, form=): for each type or form of the framework"
+    )
 
 
 def pytest_generate_tests(metafunc):
@@ -43,16 +45,16 @@ def pytest_generate_tests(metafunc):
     }
     cases = [(FRAMEWORK, *values) for values in product(*(tables[name] for name in over))]
     if not cases or not FRAMEWORK.has(needs):
-        # It is taken out below: an empty table would be a test that is skipped.
+        # Deselected below; without parameters, pytest would report it as skipped.
         cases = [(None,) * (1 + len(over))]
     ids = ["-".join(str(value).replace(" ", "_") for value in case) for case in cases]
     metafunc.parametrize(("framework", *over), cases, ids=ids)
 
 
 def pytest_collection_modifyitems(config, items):
-    gone = [item for item in items if _parameter(item, "framework", 0) is None]
-    items[:] = [item for item in items if item not in gone]
-    config.hook.pytest_deselected(items=gone)
+    deselected = [item for item in items if _parameter(item, "framework", 0) is None]
+    items[:] = [item for item in items if item not in deselected]
+    config.hook.pytest_deselected(items=deselected)
 
 
 def _parameter(item, name, default):
@@ -82,11 +84,11 @@ def pytest_runtest_makereport(item):
 
 @pytest.fixture
 def leave(request):
-    """Ends the world when no rank needs it any more: whoever leaves ends it for all."""
+    """Ends the world once no rank needs it: the first rank to leave ends it for all."""
     import horovod.raw as hvd
 
     def leave():
-        # The others may never come to a barrier that follows a failure.
+        # After a failure the other ranks may never reach a barrier.
         if hvd.is_initialized() and not getattr(request.node, "failed", False):
             hvd.barrier()
         hvd.shutdown()

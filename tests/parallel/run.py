@@ -1,14 +1,14 @@
-"""Runs test files of this folder on all ranks of a job: `python run.py jax-jit -np 2 4`.
+"""Runs the test files of this folder on all ranks of a job: `python run.py jax-jit -np 2 4`.
 
-A job is for a framework: it runs the tests of `every` and those of the framework's own folder, in
-batches, since importing the framework takes longer than most of them. Every batch is one job per
+A job tests one framework: it runs the tests of `every` and those of the framework's own folder, in
+batches, because importing the framework takes longer than most tests. Every batch is one job per
 number of ranks and transport. `islands` is a world whose ranks share memory in pairs and reach the
-others through sockets, as on several hosts. A job has passed if the launcher says so and if every
-rank has run the same tests, at least one of them, and none has failed; what the ranks report is
-read from their result files, so that a job which runs nothing cannot pass.
+others through sockets, as on several hosts. A job passes if the launcher succeeds and every rank
+has run the same number of tests, at least one, and none has failed. The ranks' results are read
+from their result files, so a job that runs nothing cannot pass.
 
-A job hangs if for a while no rank has come to the end of a test. How long it takes in all says only
-what else the machine has to do.
+A job counts as hung if no rank has finished a test for a while. Its total time is not limited in
+practice, because it depends mostly on the load of the machine.
 """
 
 import argparse
@@ -29,24 +29,24 @@ TRANSPORTS = {
     "tcp": {"RONDE_TRANSPORT": "tcp"},
     "islands": {"RONDE_TRANSPORT": "auto", "RONDE_SHARED_RANKS": "2"},
 }
-# What is run with PyTorch in more worlds than the rest.
+# The tests of PyTorch that run in more worlds than the rest.
 CORE = ("adasum", "collectives", "join", "optimizer", "process_sets")
-# A machine that does much else at the same time can be given more time.
+# Scales the time limits, for a machine under load.
 PATIENCE = float(os.environ.get("RONDE_TEST_PATIENCE", "1"))
 SILENCE_SECONDS = 55 * PATIENCE
-# Nothing takes that long; it is for whoever waits for a job from outside.
+# No job takes that long; a limit for callers that wait for a job.
 LIMIT_SECONDS = 5 * SILENCE_SECONDS
 
 
 def files_of(folder, *names):
-    """Test files, those of these names or all."""
+    """The test files with these names, or all of them."""
     files = sorted((FOLDER / folder).glob("test_*.py"))
     return [file for file in files if not names or file.stem.removeprefix("test_") in names]
 
 
 @dataclass(frozen=True)
 class Job:
-    """Test files, the framework that those of `every` are run with, and the worlds."""
+    """Test files, the framework to run those of `every` with, and the worlds."""
 
     name: str
     package: str
@@ -64,14 +64,14 @@ class Job:
 def jobs():
     every = files_of("every")
     torch = [*every, *files_of("only_torch")]
-    # Every file runs on a pair, and on two pairs, where memory and sockets both have their part.
+    # Every file runs on two ranks, and on two pairs, which use both shared memory and sockets.
     worlds = ((2, "auto"), (4, "islands"))
-    # `make matrix` asks for all there are.
+    # `make matrix` asks for all worlds.
     if os.environ.get("RONDE_TEST_WORLDS") == "all":
         worlds = ((2, "auto"), (2, "tcp"), (4, "auto"), (4, "tcp"), (4, "islands"))
     for number in range(3):
         yield Job(f"torch-{number}", "torch", "torch", torch[number::3], worlds)
-    # Where the number of ranks and the transport may matter by themselves; three is no power of two
+    # Tests for which the number of ranks and the transport may matter; three is not a power of two
     # and does not divide everything.
     core = files_of("only_torch", *(f"torch_{name}" for name in CORE))
     worlds = ((3, "auto"), (3, "tcp"), (4, "auto"))
@@ -80,8 +80,8 @@ def jobs():
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
     first = files_of("only_tensorflow", "compiled", "elastic", "keras")
     rest = [*every, *(file for file in files_of("only_tensorflow") if file not in first)]
-    # All in one would take too long where there are few processors. Each framework that compiles
-    # is tested without and with it, in one world each.
+    # A single job would take too long on few processors. A framework that compiles functions is
+    # tested without and with compilation, in one world each.
     pair, three = (2, "auto"), (3, "auto")
     yield Job("tensorflow-keras", "tensorflow", "tensorflow", first, (pair, three), quiet)
     yield Job("tensorflow-eager", "tensorflow", "tensorflow", rest, (pair,), quiet)
@@ -96,8 +96,8 @@ def jobs():
     yield Job("mxnet", "mxnet", "mxnet", mxnet, ((2, "auto"), (2, "tcp"), (3, "auto")))
 
 
-# MXNet needs an old NumPy, so `make mxnet` and `make matrix` ask for it, in environments of their
-# own.
+# MXNet needs an old NumPy, so only `make mxnet` and `make matrix` test it, in separate
+# environments.
 CHOSEN = os.environ.get("RONDE_TEST_FRAMEWORKS", "torch,raw,tensorflow,jax").split(",")
 JOBS = {job.name: job for job in jobs() if job.name.partition("-")[0] in CHOSEN}
 
@@ -106,9 +106,11 @@ def main():
     known = {job.name: job for job in jobs()}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("job", choices=known)
-    parser.add_argument("files", nargs="*", type=Path, help="instead of those of the job")
+    parser.add_argument(
+        "files", nargs="*", type=Path, help="test files to run instead of the job's"
+    )
     parser.add_argument("-np", nargs="+", type=int, default=(2,), dest="sizes")
-    parser.add_argument("-k", dest="chosen", help="only tests of these names, as with pytest")
+    parser.add_argument("-k", dest="chosen", help="run only tests that match, as in pytest")
     parser.add_argument(
         "--transport", nargs="+", default=("auto",), choices=TRANSPORTS, dest="transports"
     )
@@ -124,7 +126,7 @@ def main():
 
 
 def run(files, size, transport, job, chosen=None, silence=SILENCE_SECONDS):
-    """Runs files in one job; gives what went wrong, or None."""
+    """Runs files in one job; returns what went wrong, or None."""
     with tempfile.TemporaryDirectory() as folder:
         command = [launcher(), "-np", str(size), sys.executable, __file__, "--rank", folder]
         env = {**os.environ, **job.env, **TRANSPORTS[transport], "OMP_NUM_THREADS": "1"}
@@ -134,39 +136,39 @@ def run(files, size, transport, job, chosen=None, silence=SILENCE_SECONDS):
         with output.open("wb") as file:
             running = subprocess.Popen(command, env=env, stdout=file, stderr=subprocess.STDOUT)
         try:
-            hangs = not ends(running, Path(folder), silence)
+            hangs = not finishes(running, Path(folder), silence)
         finally:
             # The launcher's guardian ends the ranks.
             running.kill()
             running.wait()
-        told = output.read_text(errors="replace")
+        text = output.read_text(errors="replace")
         if hangs:
-            return f"no test has ended for {silence:g} s\n{told}"
+            return f"no test has ended for {silence:g} s\n{text}"
         problem = verdict(Path(folder), size)
         if running.returncode != 0:
             problem = f"the launcher ended with {running.returncode}, {problem}"
-        return f"{problem}\n{told}" if problem else None
+        return f"{problem}\n{text}" if problem else None
 
 
-def ends(job, folder, silence):
-    """Waits for the end of a job; False if it comes no further."""
+def finishes(job, folder, silence):
+    """Waits until a job ends; returns False if it makes no progress."""
     begun = time.time()
     while True:
         try:
             job.wait(0.1)
             return True
         except subprocess.TimeoutExpired:
-            signs = [file.stat().st_mtime for file in folder.glob("*.sign")]
-            if time.time() - max(signs, default=begun) > silence:
+            beats = [file.stat().st_mtime for file in folder.glob("*.heartbeat")]
+            if time.time() - max(beats, default=begun) > silence:
                 return False
 
 
 def launcher():
-    """The command that starts jobs: the one in the path, or beside the interpreter."""
+    """The command that starts jobs: the one in PATH, or the one next to the interpreter."""
     path = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
     found = shutil.which("horovodrun", path=path)
     if found is None:
-        raise FileNotFoundError("horovodrun is not in the path; install the package first")
+        raise FileNotFoundError("horovodrun is not in PATH; install the package first")
     return found
 
 
@@ -188,10 +190,10 @@ def verdict(folder, size):
 
 
 def rank_main(folder, *files):
-    """What each rank does: a test session that ends with its first failure."""
+    """Runs on each rank: a test session that stops at its first failure."""
     import pytest
 
-    # Elastic tests change the variable.
+    # Read now, because elastic tests change the variable.
     rank = os.environ["HOROVOD_RANK"]
     result = Path(folder) / f"{rank}.xml"
     return pytest.main(
@@ -205,12 +207,12 @@ def rank_main(folder, *files):
             "no:cacheprovider",
             f"--junitxml={result}",
         ],
-        plugins=[Signs(Path(folder) / f"{rank}.sign")],
+        plugins=[Heartbeat(Path(folder) / f"{rank}.heartbeat")],
     )
 
 
-class Signs:
-    """Touches a file behind every test."""
+class Heartbeat:
+    """Touches a file after every test."""
 
     def __init__(self, file):
         self._file = file

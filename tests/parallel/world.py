@@ -1,4 +1,4 @@
-"""What the ranks of a job send each other in tests, and what must come of it, with NumPy."""
+"""Test inputs for the ranks of a job, and the expected results, computed with NumPy."""
 
 from functools import cache
 
@@ -14,7 +14,7 @@ def ranks():
 
 
 def everyones(shape, seed=0):
-    """The arrays of all ranks: small whole numbers, so that every element type is exact."""
+    """The arrays of all ranks: small integers, so that every element type is exact."""
     return [_made(shape, seed, each) for each in ranks()]
 
 
@@ -23,7 +23,7 @@ def mine(arrays):
 
 
 def share(array, place=None, members=None):
-    """The rows of one rank of an array that is dealt out; the first get one more."""
+    """One rank's rows of an array that is split among the ranks; the first ranks get one more."""
     parts = np.array_split(array, size() if members is None else members)
     return parts[rank() if place is None else place]
 
@@ -31,18 +31,18 @@ def share(array, place=None, members=None):
 @cache
 def _made(shape, seed, each):
     array = np.asarray(np.random.default_rng([seed, each]).integers(0, 4, shape))
-    # Tests share it.
+    # Tests share the array.
     array.setflags(write=False)
     return array
 
 
 def differ(value, other):
-    """One value on rank 0, another one elsewhere."""
+    """One value on rank 0, another one on the others."""
     return value if rank() == 0 else other
 
 
 def adasum(arrays):
-    """What Adasum makes of the arrays of all ranks; those above a power of two come first."""
+    """The Adasum of the arrays of all ranks; ranks beyond a power of two are combined first."""
     level = [array.astype("float64") for array in arrays]
     half = 1 << (len(level).bit_length() - 1)
     surplus = len(level) - half
@@ -53,7 +53,7 @@ def adasum(arrays):
 
 
 def _pair(a, b):
-    """What Adasum makes of two arrays, by definition."""
+    """The Adasum of two arrays, by definition."""
     dot, left, right = (a * b).sum(), (a * a).sum(), (b * b).sum()
     factors = [1 - dot / (2 * square) if square else 1.0 for square in (left, right)]
     return factors[0] * a + factors[1] * b

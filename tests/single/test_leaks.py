@@ -40,7 +40,9 @@ def sdist(path):
 def test_a_file_that_names_a_folder_of_the_builder_is_found(checks, tmp_path, pack, name):
     pack(tmp_path / name)
     (found,) = checks.leaks(tmp_path / name, ["/home/mary", "/work"])
-    assert found == f"{name}: horovod/_native.abi3.so names `/home/mary`, a folder of this machine"
+    assert (
+        found == f"{name}: horovod/_native.abi3.so contains `/home/mary`, a folder of this machine"
+    )
 
 
 def test_the_folders_of_the_compiler_and_of_this_checkout_are_looked_for(checks, monkeypatch):

@@ -33,7 +33,7 @@ def nothing():
             ValueError,
             "Argument agents and hosts, hostfile or host_discovery_script only allow one provided.",
         ),
-        ({"agents": 0}, ValueError, "it must be a whole number from 1"),
+        ({"agents": 0}, ValueError, "it must be a positive integer"),
         ({"listen": ":4000"}, ValueError, "--agents <N>"),
         (
             {"agents": 2, "key_file": "/no/such"},
@@ -45,7 +45,7 @@ def nothing():
         (
             {"use_mpi": True, "min_num_proc": 1},
             ValueError,
-            "`--mpi` does not go with `--min-np` or `--host-discovery-script`",
+            "`--mpi` cannot be combined with `--min-np` or `--host-discovery-script`",
         ),
         (
             {"use_mpi": True, "event_log": "events.jsonl"},

@@ -301,7 +301,7 @@ def test_parsed_arguments_have_horovods_names(monkeypatch):
         (["--help"], 0, "Usage: horovodrun -np <N>"),
         (["--version"], 0, "0.28.1+ronde"),
         (["x"], 2, "error: the number of processes was not given: use `-np <N>`"),
-        (["-np", "x", "y"], 2, "it must be a whole number from 1"),
+        (["-np", "x", "y"], 2, "it must be a positive integer"),
         (["-np", "1", "--cycle-time-ms", "-1"], 2, "`--cycle-time-ms` is `-1`"),
         (["-np", "1", "--no-such"], 2, "there is no option `--no-such`"),
     ],

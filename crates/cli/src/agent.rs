@@ -1,4 +1,4 @@
-//! `ronde agent`: offers this host to a job whose launcher waits for agents (`horovodrun --agents`).
+//! `ronde agent`: offers this host to a job that was started with `horovodrun --agents`.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::key;
 use crate::messages::{USAGE, UserError, both};
 use crate::processes;
 
-/// The longest name of a host.
+/// Maximum length of a host name.
 const LONGEST_NAME: usize = 253;
 
 /// Offer this host to a job started with `horovodrun --agents`
@@ -23,7 +23,7 @@ const LONGEST_NAME: usize = 253;
 /// Runs until the job ends. On SIGTERM, the ranks of an elastic job leave gracefully.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Where the launcher listens, as in `node-a:4000`; several are tried in turn
+    /// Where the launcher listens, as in `node-a:4000`; several addresses are tried in turn
     #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', required = true)]
     join: Vec<String>,
 
@@ -31,11 +31,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", value_parser = processes::number)]
     slots: Option<u32>,
 
-    /// What to call this host [default: its hostname]
+    /// The name of this host in the job [default: its hostname]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
-    /// A file with the job's key, which only you may read [default: RONDE_JOB_KEY in the environment]
+    /// File with the job key; must be readable only by you [default: RONDE_JOB_KEY in the environment]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 
@@ -53,22 +53,25 @@ pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
         Ok((agent_offer, key)) => guardian::run_joining(program, &agent_offer, &key)
             .unwrap_or_else(|error| {
                 let hint = "check the limits of this machine (`ulimit -a`)";
-                report_error(
-                    &UserError::new(format!("the agent cannot be started: {error}"), hint),
-                    1,
-                )
+                report_error(&UserError::new(format!("cannot start the agent: {error}"), hint), 1)
             }),
-        Err(mistake) => report_error(&mistake, USAGE),
+        Err(error) => report_error(&error, USAGE),
     }
 }
 
 impl Arguments {
     fn agent_offer(&self) -> Result<AgentOffer, UserError> {
-        let own = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get) as u32;
+        let default_slots =
+            || std::thread::available_parallelism().map_or(1, NonZeroUsize::get) as u32;
         let name = self.name.clone().unwrap_or_else(hosts::hostname);
         let (addresses, ()) = both(self.addresses(), check_name(&name))?;
         let time_limit = Duration::from_secs(self.timeout);
-        Ok(AgentOffer { addresses, name, slots: self.slots.unwrap_or_else(own), time_limit })
+        Ok(AgentOffer {
+            addresses,
+            name,
+            slots: self.slots.unwrap_or_else(default_slots),
+            time_limit,
+        })
     }
 
     fn addresses(&self) -> Result<Vec<String>, UserError> {
@@ -79,18 +82,18 @@ impl Arguments {
             }
             None => false,
         };
-        let wrong: Vec<String> = self
+        let invalid: Vec<String> = self
             .join
             .iter()
             .filter(|address| !has_port(address))
             .map(|address| format!("`{address}` is not an address with a port"))
             .collect();
-        match wrong.is_empty() {
+        match invalid.is_empty() {
             true => Ok(self.join.clone()),
             false => {
                 let hint =
                     "write `--join node-a:4000`, `--join 10.0.0.1:4000` or `--join [fd00::1]:4000`";
-                Err(UserError { errors: wrong, hint: hint.into() })
+                Err(UserError { errors: invalid, hint: hint.into() })
             }
         }
     }
@@ -109,13 +112,13 @@ impl Arguments {
     }
 }
 
-/// A name stands in lists of hosts and in messages.
+/// A name appears in host lists and in messages, so only plain characters are allowed.
 fn check_name(name: &str) -> Result<(), UserError> {
     let is_plain = |c: char| c.is_alphanumeric() || "-_.".contains(c);
     match !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(is_plain) {
         true => Ok(()),
         false => Err(UserError::new(
-            format!("`{name}` cannot be the name of a host"),
+            format!("`{name}` is not a valid host name"),
             "use letters, digits, `-`, `_` and `.` in `--name`",
         )),
     }
@@ -141,8 +144,8 @@ mod tests {
         let good = ["node-a:4000", "10.0.0.1:1", "[fd00::1]:65535"];
         assert_eq!(arguments(&good).agent_offer().unwrap().addresses, good);
         for bad in ["node-a", "node-a:", ":4000", "node-a:0", "node-a:70000", "fd00::1", ""] {
-            let mistake = arguments(&["a:1", bad]).agent_offer().unwrap_err();
-            assert_eq!(mistake.errors, [format!("`{bad}` is not an address with a port")]);
+            let error = arguments(&["a:1", bad]).agent_offer().unwrap_err();
+            assert_eq!(error.errors, [format!("`{bad}` is not an address with a port")]);
         }
     }
 

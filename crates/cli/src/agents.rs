@@ -1,4 +1,4 @@
-//! The flags of jobs whose agents dial in instead of being started.
+//! The options of jobs whose agents dial in instead of being started by the launcher.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use ronde_launch::source::{DialledIn, KeyPlace};
 use crate::key;
 use crate::messages::UserError;
 
-/// What `horovodrun` takes for such jobs.
+/// The options of `horovodrun` for such jobs.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Agents {
     #[arg(conflicts_with_all = ["hosts", "hostfile", "host_discovery_script"])]
@@ -24,19 +24,19 @@ pub(crate) struct Agents {
 }
 
 impl Agents {
-    /// Whether agents dial in.
+    /// Whether the job waits for agents.
     pub(crate) fn are_wanted(&self) -> bool {
         self.agents.is_some()
     }
 
-    /// The agents to wait for, if any; makes a key if there is none.
+    /// The agents to wait for, if any; generates a key if none was given.
     pub(crate) fn source(&self) -> Result<Option<DialledIn>, UserError> {
         let Some(agents) = self.agents else { return Ok(None) };
         let (key, place) = match &self.key_file {
             Some(path) => (key::from_file(path)?, KeyPlace::File(path.clone())),
             None => match key::from_environment()? {
                 Some(key) => (key, KeyPlace::Environment),
-                None => made()?,
+                None => generate_key()?,
             },
         };
         let everywhere = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
@@ -44,8 +44,8 @@ impl Agents {
     }
 }
 
-/// A key for this job, in a file for those who start its agents.
-fn made() -> Result<(JobKey, KeyPlace), UserError> {
+/// Generates a key for this job and stores it in a file for those who start the agents.
+fn generate_key() -> Result<(JobKey, KeyPlace), UserError> {
     let hint = "write 64 hexadecimal digits to a file that only you can read, and pass it with `--key-file FILE`";
     let key = ronde_launch::new_key().map_err(|error| UserError::new(error, hint))?;
     let file = private::write_key(&PrivateDirs::here(), &key)
@@ -53,7 +53,7 @@ fn made() -> Result<(JobKey, KeyPlace), UserError> {
     Ok((key, KeyPlace::Made(Arc::new(file))))
 }
 
-/// Reads an address to listen on; without one it is all addresses.
+/// Parses an address to listen on; a bare port means all addresses.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     let everywhere = IpAddr::from(Ipv6Addr::UNSPECIFIED);
     let port = text.strip_prefix(':').and_then(|port| port.parse().ok());
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_may_be_left_out_and_a_port_may_not() {
+    fn the_address_is_optional_and_the_port_is_not() {
         for (text, expected) in [
             (":4000", Some("[::]:4000")),
             ("10.0.0.1:4000", Some("10.0.0.1:4000")),
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_option_nothing_is_made() {
+    fn without_the_option_no_key_is_generated() {
         assert!(Agents::default().source().unwrap().is_none());
     }
 }

@@ -1,8 +1,9 @@
-//! Horovod's command line: which options were given, with which values, and where the command begins.
+//! Splits Horovod's command line into options with their values and the command.
 //!
-//! Horovod has long options with one dash (`-np`, `-cb`), takes unambiguous abbreviations, and ends
-//! its options at the first word that is none: everything from there on is the command, untouched.
-//! What only tells the ranks something becomes variables here; the rest is put into clap's form.
+//! Horovod has long options with one dash (`-np`, `-cb`), accepts unambiguous abbreviations, and
+//! ends its options at the first argument that is not an option: the rest is the command, passed on
+//! unchanged. Options that only concern the ranks become variables; the others are translated for
+//! clap.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -14,22 +15,22 @@ use crate::messages::UserError;
 use crate::other_launchers;
 use crate::script::MODULE;
 
-/// A command line, taken apart.
+/// A parsed command line.
 pub(crate) struct CommandLine {
     options: Vec<GivenOption>,
     command: Vec<OsString>,
 }
 
-/// One option and its values.
+/// An option as given, with its values.
 pub(crate) struct GivenOption {
     pub(crate) flag: &'static Flag,
     pub(crate) values: Vec<OsString>,
 }
 
-/// Takes a command line apart.
+/// Splits a command line; reports all unknown options at once.
 pub(crate) fn read(arguments: Vec<OsString>) -> Result<CommandLine, UserError> {
     let mut line = CommandLine { options: Vec::new(), command: Vec::new() };
-    let mut mistakes = UserErrors::default();
+    let mut errors = UserErrors::default();
     let mut rest = arguments.into_iter().peekable();
     while let Some(argument) = rest.next_if(is_option) {
         if argument == "--" {
@@ -47,11 +48,11 @@ pub(crate) fn read(arguments: Vec<OsString>) -> Result<CommandLine, UserError> {
                 (flag, Some(attached.to_owned() + &tail))
             }
             Found::Several(names) => {
-                mistakes.add(format!("`{name}` may mean {}", names.join(" or ")));
+                errors.add(format!("`{name}` is ambiguous: it may mean {}", names.join(" or ")));
                 continue;
             }
             Found::Nothing => {
-                mistakes.unknown(name);
+                errors.unknown(name);
                 continue;
             }
         };
@@ -64,14 +65,14 @@ pub(crate) fn read(arguments: Vec<OsString>) -> Result<CommandLine, UserError> {
         line.options.push(GivenOption { flag, values });
     }
     line.command = rest.collect();
-    mistakes.or(line)
+    errors.or(line)
 }
 
 impl CommandLine {
     /// The last value of an option.
     pub(crate) fn value(&self, name: &str) -> Option<&OsStr> {
-        let said = self.options.iter().rev().find(|said| said.flag.names[0] == name)?;
-        said.values.first().map(OsString::as_os_str)
+        let given = self.options.iter().rev().find(|given| given.flag.names[0] == name)?;
+        given.values.first().map(OsString::as_os_str)
     }
 
     /// The options, in the order in which they were given.
@@ -79,19 +80,19 @@ impl CommandLine {
         &self.options
     }
 
-    /// What every process runs.
+    /// The command that every process runs.
     pub(crate) fn command(&self) -> &[OsString] {
         &self.command
     }
 
-    /// Puts options in front, where those on the command line have the last word.
+    /// Inserts options before the others, so that those on the command line override them.
     pub(crate) fn begin_with(&mut self, options: Vec<GivenOption>) {
         self.options.splice(..0, options);
     }
 
-    /// The options that do something here in clap's form, and `--` in front of the command.
+    /// The launcher's options as clap expects them, then `--` and the command.
     pub(crate) fn for_clap(&self) -> Vec<OsString> {
-        let here = |said: &&GivenOption| matches!(said.flag.effect, Effect::Launcher(_));
+        let here = |given: &&GivenOption| matches!(given.flag.effect, Effect::Launcher(_));
         let mut out: Vec<OsString> = self.options.iter().filter(here).flat_map(words).collect();
         if !self.command.is_empty() {
             out.push("--".into());
@@ -100,31 +101,32 @@ impl CommandLine {
         out
     }
 
-    /// What the options tell the ranks. Of options that contradict each other the last one counts.
+    /// The variables that the options set for the ranks. If options contradict each other, the last
+    /// one wins.
     pub(crate) fn variables(&self) -> Result<Vec<(OsString, OsString)>, UserError> {
         let mut all: BTreeMap<&str, OsString> = BTreeMap::new();
-        let mut mistakes = UserErrors::default();
+        let mut errors = UserErrors::default();
         for GivenOption { flag, values } in &self.options {
             let Some(setting) = flag.variable() else { continue };
             match flag.value(values.first()) {
                 Ok(value) => drop(all.insert(setting.name, value)),
-                Err(why) => mistakes.add(format!("`{}` {why}", flag.names[0])),
+                Err(why) => errors.add(format!("`{}` {why}", flag.names[0])),
             }
         }
-        // Without autotuning the rest about it means nothing, nor do marks without a timeline.
-        let tunes = all.get(HOROVOD_AUTOTUNE.name).is_some_and(|value| value == "1");
-        let draws = all.contains_key(HOROVOD_TIMELINE.name);
-        all.retain(|name, _| tunes || !name.starts_with("HOROVOD_AUTOTUNE_"));
-        all.retain(|name, _| draws || *name != HOROVOD_TIMELINE_MARK_CYCLES.name);
-        mistakes.or(all.into_iter().map(|(name, value)| (name.into(), value)).collect())
+        // Parameters of autotuning need autotuning, and marks need a timeline.
+        let autotunes = all.get(HOROVOD_AUTOTUNE.name).is_some_and(|value| value == "1");
+        let has_timeline = all.contains_key(HOROVOD_TIMELINE.name);
+        all.retain(|name, _| autotunes || !name.starts_with("HOROVOD_AUTOTUNE_"));
+        all.retain(|name, _| has_timeline || *name != HOROVOD_TIMELINE_MARK_CYCLES.name);
+        errors.or(all.into_iter().map(|(name, value)| (name.into(), value)).collect())
     }
 }
 
-/// What is wrong with a command line, all at once.
+/// All errors of a command line, and hints about them.
 #[derive(Default)]
 struct UserErrors {
     errors: Vec<String>,
-    meant: Vec<String>,
+    suggestions: Vec<String>,
     foreign: Vec<String>,
 }
 
@@ -135,20 +137,20 @@ impl UserErrors {
 
     fn unknown(&mut self, name: &str) {
         self.errors.push(format!("there is no option `{name}`"));
-        if let Some(told) = other_launchers::about(name) {
-            return self.foreign.push(told);
+        if let Some(advice) = other_launchers::about(name) {
+            return self.foreign.push(advice);
         }
         let known = FLAGS.iter().flat_map(|flag| flag.names).copied();
-        self.meant.extend(nearest(name, known).map(|meant| format!("`{meant}`")));
+        self.suggestions.extend(nearest(name, known).map(|name| format!("`{name}`")));
     }
 
-    fn or<T>(self, done: T) -> Result<T, UserError> {
+    fn or<T>(self, result: T) -> Result<T, UserError> {
         if self.errors.is_empty() {
-            return Ok(done);
+            return Ok(result);
         }
-        let meant = format!("did you mean {}?", self.meant.join(" and "));
+        let suggestion = format!("did you mean {}?", self.suggestions.join(" and "));
         let mut hints = self.foreign;
-        hints.extend((!self.meant.is_empty()).then_some(meant));
+        hints.extend((!self.suggestions.is_empty()).then_some(suggestion));
         if hints.is_empty() {
             hints.push("`horovodrun --help` lists all options".into());
         }
@@ -156,15 +158,16 @@ impl UserErrors {
     }
 }
 
-/// `-m` begins the command: what follows is a module and its arguments.
+/// `-m` starts the command: a module and its arguments follow.
 fn is_option(argument: &OsString) -> bool {
     argument != MODULE && argument.len() > 1 && argument.as_encoded_bytes().starts_with(b"-")
 }
 
-/// One value stands in the same word, so that it may look like an option; several stand behind it.
-fn words(said: &GivenOption) -> Vec<OsString> {
-    let name = OsString::from(said.flag.names[0]);
-    match said.values.as_slice() {
+/// A single value goes into the same argument, because it may look like an option; several follow
+/// as separate arguments.
+fn words(given: &GivenOption) -> Vec<OsString> {
+    let name = OsString::from(given.flag.names[0]);
+    match given.values.as_slice() {
         [value] => {
             let mut word = name;
             word.push("=");
@@ -213,16 +216,16 @@ mod tests {
 
     fn line(line: &str) -> Result<CommandLine, String> {
         let words = line.split_whitespace().map(OsString::from).collect();
-        read(words).map_err(|mistake| mistake.errors.join("; "))
+        read(words).map_err(|error| error.errors.join("; "))
     }
 
-    fn told(text: &str) -> Result<String, String> {
+    fn for_clap(text: &str) -> Result<String, String> {
         let words = line(text)?.for_clap();
         Ok(words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "))
     }
 
     fn variables(text: &str) -> Result<String, String> {
-        let pairs = line(text)?.variables().map_err(|mistake| mistake.errors.join("; "))?;
+        let pairs = line(text)?.variables().map_err(|error| error.errors.join("; "))?;
         let spelled = |(name, value): &(OsString, OsString)| {
             let name = name.to_string_lossy().replace("HOROVOD_", "");
             format!("{name}={}", value.to_string_lossy())
@@ -231,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn horovods_spellings_become_claps() {
+    fn horovods_spellings_are_translated_for_clap() {
         for (line, expected) in [
             ("-np 4 python x.py", "--num-proc=4 -- python x.py"),
             ("-np=4 x", "--num-proc=4 -- x"),
@@ -258,22 +261,22 @@ mod tests {
             ("--blacklist 1 2 x", "--blacklist-cooldown-range 1 2 -- x"),
             ("", ""),
         ] {
-            assert_eq!(told(line), Ok(expected.into()), "{line}");
+            assert_eq!(for_clap(line), Ok(expected.into()), "{line}");
         }
     }
 
     #[test]
-    fn what_cannot_be_is_named_all_at_once() {
+    fn unknown_options_are_reported_all_at_once() {
         for (line, expected) in [
             ("-np4 -x x", "there is no option `-np4`; there is no option `-x`"),
-            ("--ver x", "`--ver` may mean `--version` or `--verbose`"),
+            ("--ver x", "`--ver` is ambiguous: it may mean `--version` or `--verbose`"),
         ] {
-            assert_eq!(told(line), Err(expected.into()), "{line}");
+            assert_eq!(for_clap(line), Err(expected.into()), "{line}");
         }
     }
 
     #[test]
-    fn tunables_become_variables_and_the_last_word_counts() {
+    fn tunables_become_variables_and_the_last_option_wins() {
         for (line, expected) in [
             ("", ""),
             (
@@ -302,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_make_no_sense_are_named_all_at_once() {
+    fn invalid_values_are_reported_all_at_once() {
         let error = variables(
             "--fusion-threshold-mb -1 --cycle-time-ms nan --log-level loud --thread-affinity a \
              --autotune-gaussian-process-noise 2 --cache-capacity",
@@ -311,12 +314,12 @@ mod tests {
         assert_eq!(
             error.split("; ").collect::<Vec<_>>(),
             [
-                "`--fusion-threshold-mb` is `-1`, it must be a whole number from 0",
-                "`--cycle-time-ms` is `nan`, it must be a number from 0",
-                "`--log-level` is `loud`, it must be TRACE, DEBUG, INFO, WARNING, ERROR or FATAL",
-                "`--thread-affinity` is `a`, it must be the number of a core, or several separated \
-                 by commas",
-                "`--autotune-gaussian-process-noise` is `2`, it must be a number from 0 to 1",
+                "`--fusion-threshold-mb` is `-1`, but must be a non-negative integer",
+                "`--cycle-time-ms` is `nan`, but must be a non-negative number",
+                "`--log-level` is `loud`, but must be TRACE, DEBUG, INFO, WARNING, ERROR or FATAL",
+                "`--thread-affinity` is `a`, but must be a core number, or several \
+                 separated by commas",
+                "`--autotune-gaussian-process-noise` is `2`, but must be a number from 0 to 1",
                 "`--cache-capacity` needs a value",
             ]
         );

@@ -1,4 +1,4 @@
-//! `horovodrun --check-build`: what this installation can do, in the layout that scripts parse.
+//! `horovodrun --check-build`: what this installation supports, in the layout that scripts parse.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use ronde_control::VERSION;
 
-/// The report. Frameworks are looked for where Python would find them, never imported.
+/// The report. It looks for frameworks where Python would find them, and does not import them.
 pub(crate) fn report(program: &Path, python_path: Option<&OsStr>) -> String {
     let folders = package_folders(program, python_path);
-    let is_there = |framework: &str| {
+    let is_installed = |framework: &str| {
         folders.iter().any(|folder| folder.join(framework).join("__init__.py").is_file())
     };
-    let mark = |framework: &str| if is_there(framework) { 'X' } else { ' ' };
-    // The spaces behind the last line are Horovod's.
+    let mark = |framework: &str| if is_installed(framework) { 'X' } else { ' ' };
+    // Horovod also prints the trailing spaces of the last line.
     format!(
         "Horovod v{VERSION}:
 
@@ -39,7 +39,7 @@ Available Tensor Operations:
     )
 }
 
-/// Where the Python that this executable was installed for keeps its packages.
+/// The package directories of the Python that this executable was installed for.
 fn package_folders(program: &Path, python_path: Option<&OsStr>) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> =
         python_path.map(|path| std::env::split_paths(path).collect()).unwrap_or_default();

@@ -1,6 +1,6 @@
-//! The file of `--config-file`: options in YAML, under the keys that the table of options has.
+//! The file of `--config-file`: options in YAML, under the keys in the table of options.
 //!
-//! A key that nobody knows is an error, because it would be a setting that silently does nothing.
+//! An unknown key is an error; otherwise a misspelled setting would silently have no effect.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,22 +12,22 @@ use crate::arguments::GivenOption;
 use crate::flags::{FLAGS, Flag, Key, nearest};
 use crate::messages::UserError;
 
-/// The deepest nesting that is read; two levels of keys need three.
+/// Maximum nesting depth; two levels of keys need three.
 const DEEPEST: usize = 16;
 
-/// The options that a file asks for; `path` is its name.
+/// The options in a file; `path` is its name.
 pub(crate) fn read(path: &str, text: &str) -> Result<Vec<GivenOption>, UserError> {
     let mut errors = Vec::new();
     let values = flatten(text).map_err(|why| {
         UserError::new(
             format!("`{path}` cannot be read: {why}"),
-            "it must be YAML, with two levels",
+            "it must be YAML with at most two levels of keys",
         )
     })?;
     let mut options = Vec::new();
     for (key, value) in &values {
         match option(key, value) {
-            Ok(said) => options.push(said),
+            Ok(given) => options.push(given),
             Err(why) => errors.push(format!("`{path}`: {why}")),
         }
     }
@@ -54,7 +54,11 @@ fn option(key: &str, value: &str) -> Result<GivenOption, String> {
     let chosen = named.iter().find(|(_, key)| key.value.is_none_or(|meant| meant == value));
     let Some((flag, key)) = chosen else {
         let all: Vec<&str> = named.iter().filter_map(|(_, key)| key.value).collect();
-        return Err(format!("`{}` is `{value}`, it must be {}", named[0].1.name, all.join(" or ")));
+        return Err(format!(
+            "`{}` is `{value}`, but must be {}",
+            named[0].1.name,
+            all.join(" or ")
+        ));
     };
     let values: Vec<OsString> = match key.value {
         Some(_) => Vec::new(),
@@ -66,7 +70,7 @@ fn option(key: &str, value: &str) -> Result<GivenOption, String> {
     Ok(GivenOption { flag, values })
 }
 
-/// Every value by its dotted key. What has no value is not there.
+/// All values by their dotted keys. Keys without a value are left out.
 fn flatten(text: &str) -> Result<BTreeMap<String, String>, String> {
     check(text)?;
     let documents = YamlLoader::load_from_str(text).map_err(|error| error.to_string())?;
@@ -87,13 +91,13 @@ fn flatten(text: &str) -> Result<BTreeMap<String, String>, String> {
             }
             Ok(values)
         }
-        [_] => Err("it holds no keys".into()),
-        _ => Err("it holds several documents".into()),
+        [_] => Err("it has no keys".into()),
+        _ => Err("it contains several documents".into()),
     }
 }
 
-/// Refuses what would take memory out of all proportion: loading copies what an alias refers to, so
-/// that a few lines of aliases to aliases become gigabytes, and it recurses into nested values.
+/// Refuses files that would use far too much memory: loading copies the target of each alias, so a
+/// few lines of aliases to aliases would grow to gigabytes, and it recurses into nested values.
 fn check(text: &str) -> Result<(), String> {
     let mut parser = Parser::new_from_str(text);
     let mut depth = 0_usize;
@@ -134,16 +138,16 @@ mod tests {
     use super::*;
 
     fn options(text: &str) -> Result<String, String> {
-        let said = read("x.yaml", text).map_err(|mistake| mistake.errors.join("; "))?;
-        let spelled = |said: &GivenOption| {
-            let value = said.values.first().map(|value| format!("={}", value.to_string_lossy()));
-            format!("{}{}", said.flag.names[0], value.unwrap_or_default())
+        let given = read("x.yaml", text).map_err(|error| error.errors.join("; "))?;
+        let spelled = |given: &GivenOption| {
+            let value = given.values.first().map(|value| format!("={}", value.to_string_lossy()));
+            format!("{}{}", given.flag.names[0], value.unwrap_or_default())
         };
-        Ok(said.iter().map(spelled).collect::<Vec<_>>().join(" "))
+        Ok(given.iter().map(spelled).collect::<Vec<_>>().join(" "))
     }
 
     #[test]
-    fn every_key_of_the_table_is_understood() {
+    fn every_key_of_the_table_is_accepted() {
         let file = "
 controller: gloo
 params:
@@ -180,7 +184,7 @@ logging:
     }
 
     #[test]
-    fn what_is_wrong_is_named_by_key_all_at_once() {
+    fn all_errors_are_reported_at_once_with_their_keys() {
         let file = "
 params: {fusion_thresholds: 1, cycle_time_ms: -1}
 autotune: {enabled: 7}
@@ -189,9 +193,9 @@ nonsense: 1
         assert_eq!(
             options(file).unwrap_err().split("; ").collect::<Vec<_>>(),
             [
-                "`x.yaml`: `autotune.enabled` is `7`, it must be true or false",
+                "`x.yaml`: `autotune.enabled` is `7`, but must be true or false",
                 "`x.yaml`: there is no key `nonsense`",
-                "`x.yaml`: `params.cycle_time_ms` is `-1`, it must be a number from 0",
+                "`x.yaml`: `params.cycle_time_ms` is `-1`, but must be a non-negative number",
                 "`x.yaml`: there is no key `params.fusion_thresholds`, did you mean \
                  `params.fusion_threshold_mb`?",
             ]
@@ -205,7 +209,7 @@ nonsense: 1
 
     #[test]
     fn a_small_file_that_would_grow_without_bound_is_refused() {
-        // Each line is ten of the line before: 10^30 words.
+        // Each line is ten times the previous one: 10^30 words.
         let mut bomb = "a0: &a0 x\n".to_owned();
         for level in 1..=30 {
             let aliases = vec![format!("*a{}", level - 1); 10].join(", ");

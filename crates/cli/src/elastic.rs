@@ -1,4 +1,4 @@
-//! The flags of elastic jobs, whose ranks come and go, and what they mean together.
+//! The options of elastic jobs, and the job specification that follows from them.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use ronde_launch::reach::ssh::SshOptions;
 use ronde_launch::source::{DialledIn, HostSource, Script};
 
 use crate::horovodrun::about_hosts;
-use crate::messages::{UserError, both, say};
+use crate::messages::{UserError, both, print_stderr};
 
-/// The longest rest of a host that has failed, in seconds, as in Horovod.
+/// Maximum cooldown of a failed host, in seconds, as in Horovod.
 const LONGEST_COOLDOWN: u64 = 3600;
 
-/// What `horovodrun` takes for elastic jobs.
+/// The options of `horovodrun` for elastic jobs.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Elastic {
     min_np: Option<u32>,
@@ -30,16 +30,16 @@ pub(crate) struct Elastic {
     blacklist_cooldown_range: Option<Vec<u64>>,
 }
 
-/// What the user says about hosts, apart from a script.
+/// The hosts of a job, unless a script lists them.
 pub(crate) enum HostList {
-    /// Hosts given by the user, if any.
+    /// Hosts named by the user, if any.
     Hosts(Option<Vec<Host>>),
-    /// Their agents dial in.
+    /// Hosts whose agents dial in.
     Agents(DialledIn),
 }
 
 impl HostList {
-    /// How many of them there must be before the job begins.
+    /// Minimum number of hosts before the job starts.
     fn least(&self) -> u32 {
         match self {
             HostList::Hosts(_) => 1,
@@ -49,17 +49,17 @@ impl HostList {
 }
 
 impl Elastic {
-    /// Whether ranks may come and go.
+    /// Whether the job is elastic.
     pub(crate) fn is_wanted(&self) -> bool {
         self.min_np.is_some() || self.host_discovery_script.is_some()
     }
 
-    /// Whether a script says which hosts there are.
+    /// Whether a script lists the hosts.
     pub(crate) fn discovers(&self) -> bool {
         self.host_discovery_script.is_some()
     }
 
-    /// What is given for an elastic job means nothing to another.
+    /// Warns about options that only have an effect in an elastic job.
     pub(crate) fn warn(&self) {
         for (flag, given) in [
             ("--max-np", self.max_np.is_some()),
@@ -72,13 +72,13 @@ impl Elastic {
                 let text = format!(
                     "warning: `{flag}` has no effect without `--min-np` or `--host-discovery-script`"
                 );
-                say(&text);
+                print_stderr(&text);
             }
         }
     }
 
-    /// The job's terms and hosts: `count` is what `-np` says, `named` the hosts that were named or the
-    /// agents that dial in, `joining` how long a worker may take to join.
+    /// The job's specification and hosts: `count` is the value of `-np`, `named` the hosts that
+    /// were named or the agents that dial in, `joining` how long a worker may take to join.
     pub(crate) fn job_spec(
         &self,
         count: Option<u32>,
@@ -125,9 +125,9 @@ impl Elastic {
         Ok((job_spec, hosts))
     }
 
-    /// How many to start with, and below how many not to go on.
+    /// How many processes to start with, and the minimum to go on with.
     fn numbers(&self, count: Option<u32>) -> Result<(u32, u32), UserError> {
-        let example = "say for example `horovodrun -np 4 --min-np 2 --max-np 8 ...`";
+        let example = "for example: `horovodrun -np 4 --min-np 2 --max-np 8 ...`";
         let Some(start) = count.or(self.min_np) else {
             let error = "the number of processes was not given: use `-np <N>` or `--min-np <N>`";
             return Err(UserError::new(error, example));
@@ -154,15 +154,15 @@ impl Elastic {
         }
         Err(UserError::new(
             format!(
-                "`--blacklist-cooldown-range {min} {max}` must be two numbers of seconds, from 1 to \
+                "`--blacklist-cooldown-range {min} {max}` must be two numbers of seconds from 1 to \
                  {LONGEST_COOLDOWN}, the smaller one first"
             ),
-            "say for example `--blacklist-cooldown-range 10 60`",
+            "for example: `--blacklist-cooldown-range 10 60`",
         ))
     }
 }
 
-/// A list never grows, so it must do from the start.
+/// A fixed list of hosts cannot grow, so it must have enough slots from the start.
 fn require(hosts: &[Host], requested: u32) -> Result<(), UserError> {
     let available = hosts.iter().fold(0u32, |sum, host| sum.saturating_add(host.slots));
     match requested > available {
@@ -188,11 +188,11 @@ mod tests {
     ) -> Result<JobSpec, String> {
         let (named, limit) = (HostList::Hosts(hosts), Duration::from_secs(600));
         let job_spec = flags.job_spec(count, named, SshOptions::default(), limit);
-        job_spec.map(|(job_spec, _)| job_spec).map_err(|mistake| mistake.errors.join("; "))
+        job_spec.map(|(job_spec, _)| job_spec).map_err(|error| error.errors.join("; "))
     }
 
     #[test]
-    fn the_numbers_follow_from_what_is_given() {
+    fn missing_numbers_are_derived_from_the_given_ones() {
         for (np, min, max, expected) in [
             (None, Some(2), None, (2, 2, None)),
             (Some(4), Some(2), None, (4, 2, None)),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_contradict_each_other_are_named_all_at_once() {
+    fn contradicting_numbers_are_reported_all_at_once() {
         let flags = Elastic { min_np: Some(5), max_np: Some(3), ..Elastic::default() };
         assert_eq!(
             job_spec(&flags, Some(4), None).unwrap_err(),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cooldown_lies_between_a_second_and_an_hour() {
+    fn a_cooldown_is_between_a_second_and_an_hour() {
         let flags = |range: [u64; 2]| Elastic {
             min_np: Some(1),
             blacklist_cooldown_range: Some(range.to_vec()),

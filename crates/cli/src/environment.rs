@@ -1,4 +1,4 @@
-//! `ronde env`: what somebody who helps has to know of an installation, to be pasted into a bug report.
+//! `ronde env`: describes an installation and its machine for a bug report.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -15,45 +15,45 @@ use ronde_launch::reach::ReachMethod;
 use serde_json::json;
 
 use crate::bench::units;
-use crate::horovodrun::{about_launch, report_error, tell};
+use crate::horovodrun::{about_launch, print_stdout, report_error};
 
-/// Print a report about this installation and this machine, for a bug report.
+/// Print a report on this installation and this machine, for a bug report.
 #[derive(Clone, Debug, Args)]
 #[command(
     after_help = "Variables that may hold secrets are left out. Review the report before you share it."
 )]
 pub(crate) struct Arguments {
-    /// Write it as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Variables that change what a job does begin like this.
+/// Prefixes of the variables that may affect a job.
 const PREFIXES: &[&str] =
     &["HOROVOD_", "RONDE_", "NCCL_", "CUDA_", "OMP_", "OMPI_", "SLURM_", "TORCH_"];
 
-/// Those whose values are nobody's business.
+/// Parts of the names of variables whose values are not shown.
 const SECRETS: &[&str] = &["SECRET", "KEY", "TOKEN", "PASSWORD", "CREDENTIAL"];
 
-/// How long the machine has to answer.
+/// Time limit for collecting the facts about this machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Prints the report.
+/// Prints the report; returns the exit code.
 pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
-    let rounds = DoctorPlan {
+    let plan = DoctorPlan {
         hosts: vec![("localhost".into(), ReachMethod::Local, 1)],
         program: program.to_owned(),
         interfaces: Vec::new(),
         limit: LIMIT,
     };
-    let facts = match ronde_launch::doctor::doctor_run(&rounds) {
+    let facts = match ronde_launch::doctor::doctor_run(&plan) {
         Ok(report) => report.hosts.into_iter().find_map(|host| host.facts).unwrap_or_default(),
         Err(error) => return report_error(&about_launch(&error), 1),
     };
     let system = system();
     let mpi = mpi();
     let settings = settings(std::env::vars_os());
-    tell(&match arguments.json {
+    print_stdout(&match arguments.json {
         true => {
             let document = json!({
                 "ronde": VERSION, "program": program, "system": system, "machine": facts,
@@ -98,7 +98,7 @@ fn text(
     let addresses: Vec<_> =
         facts.addresses.iter().map(|at| format!("{} {}", at.interface, at.address)).collect();
     line("Network", &or_none(&addresses));
-    line("mpirun", mpi.unwrap_or("none on the PATH"));
+    line("mpirun", mpi.unwrap_or("not found on the PATH"));
     let python = &facts.python;
     let version = python.version.as_deref().unwrap_or("does not run");
     line("Python", &format!("{version}, {}", python.executable));
@@ -122,7 +122,7 @@ fn limit(limit: Limit) -> String {
     limit.soft.map_or("unlimited".into(), |limit| limit.to_string())
 }
 
-/// The distribution and the machine's architecture.
+/// The Linux distribution and the architecture.
 fn system() -> String {
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
@@ -130,14 +130,14 @@ fn system() -> String {
     format!("{name}, {}", std::env::consts::ARCH)
 }
 
-/// The first line of what `mpirun` says about itself.
+/// The first line of `mpirun --version`.
 fn mpi() -> Option<String> {
-    let asked = Command::new("mpirun").arg("--version").stdin(Stdio::null()).output().ok()?;
-    let told = String::from_utf8_lossy(&asked.stdout).into_owned();
-    told.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+    let output = Command::new("mpirun").arg("--version").stdin(Stdio::null()).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
 }
 
-/// The variables that matter here, without secrets.
+/// The variables that may affect a job, with secrets hidden.
 fn settings(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
     let text = |word: OsString| word.to_string_lossy().into_owned();
     let mut all: Vec<_> = variables
@@ -165,12 +165,12 @@ mod tests {
             ("NCCL_DEBUG", "INFO"),
         ];
         let variables = variables.map(|(name, value)| (name.into(), value.into()));
-        let told = settings(variables.into_iter());
+        let shown = settings(variables.into_iter());
         let expected = [
             ("HOROVOD_LOG_LEVEL", "debug"),
             ("NCCL_DEBUG", "INFO"),
             ("RONDE_SECRET", "(not shown)"),
         ];
-        assert_eq!(told, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        assert_eq!(shown, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
     }
 }

@@ -1,14 +1,13 @@
-//! `ronde explain`: what the code of an error means and what to do, from the troubleshooting page.
+//! `ronde explain`: explains an error code, with the text of the troubleshooting page.
 
 use clap::Args;
 
 use crate::flags::nearest;
-use crate::horovodrun::{report_error, tell};
+use crate::horovodrun::{print_stdout, report_error};
 use crate::messages::{USAGE, UserError};
 use crate::tables;
 
-/// The page that the documentation has, too. A section that explains codes names them in its first
-/// line.
+/// A page of the documentation. A section that explains codes lists them in its first line.
 const PAGE: &str = include_str!("../../../docs/troubleshooting.md");
 
 /// Explain the code that an error ends with, and what to do about it
@@ -19,13 +18,13 @@ pub(crate) struct Arguments {
     code: Option<String>,
 }
 
-/// Prints the explanation, or the list of codes; gives the exit code.
+/// Prints the explanation, or the list of codes; returns the exit code.
 pub(crate) fn run(arguments: &Arguments) -> u8 {
     let sections = sections(PAGE);
-    let Some(code) = &arguments.code else { return tell(&list(&sections)) };
+    let Some(code) = &arguments.code else { return print_stdout(&list(&sections)) };
     let asked = code.to_lowercase().replace('-', "_");
     match sections.iter().find(|section| section.codes.contains(&asked.as_str())) {
-        Some(section) => tell(&section.text()),
+        Some(section) => print_stdout(&section.text()),
         None => {
             let codes = sections.iter().flat_map(|section| section.codes.iter().copied());
             let hint = match nearest(&asked, codes) {
@@ -37,10 +36,10 @@ pub(crate) fn run(arguments: &Arguments) -> u8 {
     }
 }
 
-/// A section of the page.
+/// A section of the page that explains codes.
 struct Section<'a> {
     codes: Vec<&'a str>,
-    /// The messages that it is about.
+    /// The messages that it explains.
     title: &'a str,
     body: &'a str,
 }
@@ -69,7 +68,7 @@ fn list(sections: &[Section<'_>]) -> String {
     tables::plain(&rows, &[], tables::terminal_width())
 }
 
-/// Markdown whose links are reduced to their text: targets are pages of the documentation.
+/// Replaces Markdown links with their text: their targets are pages of the documentation.
 fn without_links(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;

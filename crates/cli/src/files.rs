@@ -6,15 +6,15 @@ use std::path::Path;
 
 use crate::messages::UserError;
 
-/// The longest such file, in bytes: nobody writes more, but `/dev/zero` has no end.
+/// Maximum size of such a file, in bytes; `/dev/zero`, for one, has no end.
 const LONGEST: usize = 1 << 20;
 
-/// The text of a file; `what` it is, for the user.
+/// The text of a file; `what` describes it in errors.
 pub(crate) fn read(what: &str, path: &Path) -> Result<String, UserError> {
     let name = path.display();
     text(path).map_err(|error| {
         let hint = match error.kind() {
-            io::ErrorKind::NotFound => "check the spelling, and the directory that you are in",
+            io::ErrorKind::NotFound => "check the spelling and the current directory",
             io::ErrorKind::PermissionDenied => "permission denied: check the file's permissions",
             _ => "pass a text file",
         };

@@ -1,11 +1,12 @@
-//! The one table of `horovodrun`'s options: how each is spelled, what follows it, the key of the
-//! configuration file that says the same, and what it does: something in the launcher, a variable for
-//! the ranks, or nothing. It has every option of Horovod.
+//! The table of `horovodrun`'s options: the spellings of each, its values, its key in the
+//! configuration file, and its effect: it changes the launcher, sets a variable for the ranks, or
+//! does nothing. It has every option of Horovod.
 //!
 //! The command line, the configuration file, the help, Python's `parse_args` and the page
-//! `docs/reference/horovodrun.md` come from here; names, defaults and effects of variables come from
-//! `ronde_control::settings`. What the launcher acts on is a field in one of the structs that clap
-//! fills, with a name and a type; [`described`] adds the rest (`docs/design/0014-options.md`).
+//! `docs/reference/horovodrun.md` come from this table; names, defaults and effects of variables
+//! come from `ronde_control::settings`. An option of the launcher is also a field in one of the
+//! structs that clap fills, with a name and a type; [`described`] adds the rest
+//! (`docs/design/0014-options.md`).
 
 use std::ffi::OsString;
 
@@ -17,43 +18,43 @@ use crate::form::Form;
 /// A command-line option of `horovodrun`.
 #[derive(Clone, Copy)]
 pub(crate) struct Flag {
-    /// Its full name, then all other spellings.
+    /// The full name, then all other spellings.
     pub(crate) names: &'static [&'static str],
     pub(crate) form: Form,
     pub(crate) effect: Effect,
     pub(crate) key: Option<Key>,
-    /// What `horovod.runner.launch.parse_args` calls it, where that is not its name.
+    /// Its attribute in Python's `parse_args`, if that differs from its name.
     argument: Option<Argument>,
     about: &'static str,
-    /// What holds without it, unless the default of its variable says so.
+    /// The default, unless it is that of its variable.
     default: &'static str,
     group: &'static str,
 }
 
-/// An attribute of what `horovod.runner.launch.parse_args` gives.
+/// An attribute of the result of `horovod.runner.launch.parse_args`.
 #[derive(Clone, Copy)]
 struct Argument {
     name: &'static str,
-    /// What the option makes of it, if it has no value.
+    /// What a switch sets it to.
     means: bool,
 }
 
-/// A key of the configuration file, as in `params.cycle_time_ms`.
+/// A key of the configuration file, such as `params.cycle_time_ms`.
 #[derive(Clone, Copy)]
 pub(crate) struct Key {
     pub(crate) name: &'static str,
-    /// The value that means this option, where the key chooses between several.
+    /// The value that selects this option, if the key chooses between several.
     pub(crate) value: Option<&'static str>,
 }
 
 /// What an option does.
 #[derive(Clone, Copy)]
 pub(crate) enum Effect {
-    /// The launcher acts on it; it takes precedence over a variable, if there is one.
+    /// The launcher uses it; it takes precedence over the variable, if there is one.
     Launcher(Option<&'static Setting>),
-    /// It sets a variable for the ranks: to its own value, or a switch to this one.
+    /// It sets a variable for the ranks: a switch to this value, other options to their own.
     Sets(&'static Setting, &'static str),
-    /// It asks for what is so anyway.
+    /// It has no effect.
     Nothing,
 }
 
@@ -68,7 +69,7 @@ const fn flag(names: &'static [&'static str], form: Form, about: &'static str) -
     Flag { names, form, effect, key: None, argument: None, about, default, group }
 }
 
-/// An option that means nothing here; Horovod's programs may still use it.
+/// An option of Horovod that has no effect here.
 const fn unused(name: &'static [&'static str], form: Form) -> Flag {
     flag(name, form, NO_EFFECT)
 }
@@ -119,7 +120,7 @@ impl Flag {
         self
     }
 
-    /// What Python calls it: its name, with the opposite of an option under the same one.
+    /// Its attribute in Python and what a switch sets it to. An option and its opposite share one.
     pub(crate) fn argument(&self) -> (String, bool) {
         if let Some(Argument { name, means }) = self.argument {
             return (name.to_owned(), means);
@@ -130,12 +131,12 @@ impl Flag {
         }
     }
 
-    /// What Rust calls it.
+    /// Its field in clap's structs.
     fn field(&self) -> String {
         self.names[0].trim_start_matches('-').replace('-', "_")
     }
 
-    /// The variable that it sets for the ranks.
+    /// The variable that it sets for the ranks, if any.
     pub(crate) fn variable(&self) -> Option<&'static Setting> {
         match self.effect {
             Sets(setting, _) => Some(setting),
@@ -143,7 +144,7 @@ impl Flag {
         }
     }
 
-    /// What it sets that variable to, or what is wrong with the value it was given.
+    /// The value of that variable, or what is wrong with the given value.
     pub(crate) fn value(&self, given: Option<&OsString>) -> Result<OsString, String> {
         match (self.form, self.effect) {
             (Switch, Sets(_, value)) => Ok(value.into()),
@@ -151,12 +152,13 @@ impl Flag {
         }
     }
 
-    /// Whether this is another spelling's opposite or an old name, which the help leaves out.
+    /// Whether the help leaves it out: the opposite of another option, or one that is deprecated or
+    /// has no effect.
     pub(crate) fn is_hidden(&self) -> bool {
         matches!(self.about, "" | NO_EFFECT | DEPRECATED)
     }
 
-    /// What it does and what holds without it.
+    /// The help text, with the default.
     fn help(&self) -> String {
         let setting = match self.effect {
             Launcher(setting) => setting,
@@ -171,7 +173,7 @@ impl Flag {
         format!("{}{default}", self.about)
     }
 
-    /// The same option for clap, of which `arg` may say the type.
+    /// Adds what the table knows to clap's argument.
     pub(crate) fn describe(&self, arg: Arg) -> Arg {
         let short = self.names.iter().find_map(|name| match name.as_bytes() {
             [b'-', letter] => Some(char::from(*letter)),
@@ -186,17 +188,17 @@ impl Flag {
 const DEPRECATED: &str = "Deprecated spelling, still accepted";
 
 /// All options.
-#[rustfmt::skip] // A row is a few lines, not one for each word.
+#[rustfmt::skip] // Keeps each row to a few lines.
 pub(crate) const FLAGS: &[Flag] = &[
     flag(&["--help", "-h"], Switch, "Print help"),
-    flag(&["--version", "-v"], Switch, "Show the version"),
+    flag(&["--version", "-v"], Switch, "Print the version"),
     flag(&["--num-proc", "-np", "-n"], Processes,
          "Total number of processes; also written `-np <N>`. `auto`: one per slot of the given \
           hosts, or else one per GPU or core of this machine; `gpu`, `cpu`: one per GPU or core"),
     flag(&["--check-build", "-cb"], Switch,
          "Show what this installation supports; also written `-cb`"),
     flag(&["--disable-cache"], Switch,
-         "Check all hosts again; nothing about them is cached anyway").does_nothing(),
+         "Check all hosts again; has no effect because nothing is cached").does_nothing(),
     flag(&["--start-timeout"], Seconds, "How long to wait for all hosts to respond, in seconds")
         .before(HOROVOD_START_TIMEOUT),
     flag(&["--network-interfaces", "--network-interface"], Names,
@@ -209,9 +211,9 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag(&["--verbose"], Switch, "Log each step to standard error"),
     flag(&["--config-file"], FILE, "A YAML file with options; the command line takes precedence"),
     flag(&["--ssh-port", "-p"], Port, "SSH port on the other hosts").default(AS_SSH),
-    flag(&["--ssh-identity-file", "-i"], FILE, "The private key to log in with").default(AS_SSH),
-    flag(&["--ssh-strict"], Switch, "Refuse hosts whose host key is unknown")
-        .default("accept it the first time"),
+    flag(&["--ssh-identity-file", "-i"], FILE, "Private key for logging in").default(AS_SSH),
+    flag(&["--ssh-strict"], Switch, "Refuse hosts with unknown host keys")
+        .default("accept them on first use"),
     flag(&["--hosts", "-H"], Text("HOSTS"),
          "Hosts and the number of processes on each (1 if omitted), as in `node-a:4,node-b:4`")
         .default("localhost:<N>"),
@@ -284,10 +286,10 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag(&["--max-np", "--max-num-proc"], Count, "Maximum number of processes in an elastic job")
         .default("one per slot").within(ELASTIC).makes("max_num_proc", true),
     flag(&["--slots-per-host"], Count,
-         "Slots per host where the discovery script prints no number").within(ELASTIC)
+         "Slots per host if the discovery script prints none").within(ELASTIC)
         .makes("slots", true),
     flag(&["--elastic-timeout"], Seconds,
-         "Seconds an elastic job waits for enough processes after a change")
+         "How long an elastic job waits for enough slots, in seconds")
         .before(HOROVOD_ELASTIC_TIMEOUT).within(ELASTIC),
     flag(&["--reset-limit"], Whole, "Maximum number of times an elastic job may re-form its world")
         .default("unlimited").within(ELASTIC),
@@ -301,7 +303,7 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag(&["--timeline-filename"], FILE,
          "Write a timeline of all tensors to this file, for Perfetto or `chrome://tracing`")
         .key("timeline.filename").sets(HOROVOD_TIMELINE).within(WATCHING),
-    flag(&["--timeline-mark-cycles"], Switch, "Show in the timeline where each bucket begins")
+    flag(&["--timeline-mark-cycles"], Switch, "Mark in the timeline where each bucket begins")
         .key_is("timeline.mark_cycles", "true").sets_to(HOROVOD_TIMELINE_MARK_CYCLES, "1")
         .within(WATCHING),
     flag(&["--no-timeline-mark-cycles"], Switch, "").key_is("timeline.mark_cycles", "false")
@@ -334,7 +336,7 @@ pub(crate) const FLAGS: &[Flag] = &[
         .makes("log_with_timestamp", true),
     flag(&["--tcp"], Switch, "Keep NCCL off InfiniBand").sets_to(NCCL_IB_DISABLE, "1")
         .within(LIBRARIES).makes("tcp_flag", true),
-    flag(&["--mpi-threads-disable"], Switch, "Initialise MPI for one thread only")
+    flag(&["--mpi-threads-disable"], Switch, "Initialize MPI for one thread only")
         .key_is("library_options.mpi_threads_disable", "true")
         .sets_to(HOROVOD_MPI_THREADS_DISABLE, "1").within(LIBRARIES),
     flag(&["--no-mpi-threads-disable"], Switch, "")
@@ -350,7 +352,7 @@ pub(crate) const FLAGS: &[Flag] = &[
 
 const FILE: Form = Text("FILE");
 
-const AS_SSH: &str = "as ssh itself is configured";
+const AS_SSH: &str = "as configured for ssh";
 
 const TUNING: &str = "Tuning";
 const WATCHING: &str = "Watching";
@@ -358,7 +360,7 @@ const LIBRARIES: &str = "Libraries";
 const ELASTIC: &str = "Elastic jobs";
 const AGENTS: &str = "Agents that dial in";
 
-/// Adds what the table says to those arguments of a command that say nothing of themselves.
+/// Adds what the table knows to those arguments of a command that have no help text.
 pub(crate) fn described(command: Command) -> Command {
     let mut place = 0;
     let add = |arg: Arg| {
@@ -372,7 +374,7 @@ pub(crate) fn described(command: Command) -> Command {
     command.mut_args(add).mut_subcommands(described)
 }
 
-/// Reads the words behind the name of a command.
+/// Parses the arguments of a command.
 pub(crate) fn parse<A: CommandFactory + FromArgMatches>(
     words: impl IntoIterator<Item = OsString>,
 ) -> Result<A, clap::Error> {
@@ -382,7 +384,7 @@ pub(crate) fn parse<A: CommandFactory + FromArgMatches>(
     A::from_arg_matches(&matches)
 }
 
-/// The name among `known` that somebody may have meant.
+/// The known name that is most similar to `name`, if any is similar enough.
 pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let like = known.map(|other| (strsim::jaro_winkler(name, other), other));
     let best = like.max_by(|(one, _), (other, _)| one.total_cmp(other));
@@ -393,13 +395,13 @@ pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
 #[cfg(test)]
 fn reference_page() -> String {
     let mut page = String::from(
-        "# The command `horovodrun`\n\n`horovodrun [OPTIONS] <COMMAND> [ARGUMENTS]...` starts \
-         `COMMAND` on as many processes as `-np` says; everything after the options is the \
-         command. Options may be shortened as long as they stay unambiguous. `python -m \
+        "# The command `horovodrun`\n\n`horovodrun [OPTIONS] <COMMAND> [ARGUMENTS]...` runs \
+         `COMMAND` in the number of processes given with `-np`; everything after the options is the \
+         command. Options may be abbreviated if they stay unambiguous. `python -m \
          horovod.runner.launch` is the same. [How output, files and options \
          behave](../guide/horovodrun.md).\n\nMade from the table in `crates/cli/src/flags.rs`, \
-         which has every option of Horovod. The key is that of the file given with \
-         `--config-file`, the variable is set in the ranks' environment.\n\n| option | what it \
+         which has every option of Horovod. `key` is the key in the file given with \
+         `--config-file`, `variable` what the option sets in the environment of the ranks.\n\n| option | what it \
          does | key | variable | works |\n| --- | --- | --- | --- | --- |\n",
     );
     for flag in FLAGS {
@@ -438,11 +440,11 @@ mod tests {
             std::fs::write(path, reference_page()).unwrap();
         }
         let page = std::fs::read_to_string(path).unwrap();
-        assert_eq!(page, reference_page(), "run the test with BLESS=1 to write the page anew");
+        assert_eq!(page, reference_page(), "run the test with BLESS=1 to rewrite the page");
     }
 
     #[test]
-    fn no_spelling_stands_twice_and_a_switch_says_what_its_variable_becomes() {
+    fn spellings_are_unique_and_switches_have_a_value_for_their_variable() {
         let mut names: Vec<&str> = FLAGS.iter().flat_map(|flag| flag.names).copied().collect();
         let count = names.len();
         names.sort_unstable();

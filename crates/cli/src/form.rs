@@ -1,4 +1,4 @@
-//! What follows an option: how the help shows it, how it is read, and what Python makes of it.
+//! The values of an option: their placeholder in the help, their parser and their Python type.
 
 use std::ffi::OsString;
 
@@ -8,43 +8,43 @@ use clap::{Arg, value_parser};
 use crate::agents::address;
 use crate::processes::number;
 
-/// What follows an option.
+/// The values that an option takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Nothing: the option is given or it is not.
+    /// None: the option is given or not.
     Switch,
-    /// Any text, which the help calls so.
+    /// Any text, with its placeholder in the help.
     Text(&'static str),
     /// Names, separated by commas.
     Names,
-    /// What `-np` takes.
+    /// The value of `-np`.
     Processes,
-    /// A whole number from 1.
+    /// A positive integer.
     Count,
-    /// A whole number from 0.
+    /// A non-negative integer.
     Whole,
-    /// The same, in units of 1024 × 1024 bytes.
+    /// A non-negative integer, in units of 1024 × 1024 bytes.
     Mebibytes,
     /// A whole number of seconds.
     Seconds,
-    /// Two of them.
+    /// Two whole numbers of seconds.
     SecondsRange,
     /// A TCP port.
     Port,
     /// An address and a port, or only a port.
     Address,
-    /// A number from 0.
+    /// A non-negative number.
     Decimal,
     /// A number from 0 to 1.
     Fraction,
     /// A log level.
     Level,
-    /// Numbers of cores, separated by commas.
+    /// Core numbers, separated by commas.
     Cores,
 }
 
 impl Form {
-    /// How many values there are.
+    /// The number of values.
     pub(crate) fn values(self) -> usize {
         match self {
             Form::Switch => 0,
@@ -53,7 +53,7 @@ impl Form {
         }
     }
 
-    /// What `horovod.runner` calls it.
+    /// The name of this form in `horovod.runner`.
     pub(crate) fn python(self) -> &'static str {
         match self {
             Form::Switch => "flag",
@@ -67,7 +67,7 @@ impl Form {
         }
     }
 
-    /// The argument with its values. Where nothing is said about reading them, its type decides.
+    /// Adds the values to clap's argument. Without a parser here, the type of its field decides.
     pub(crate) fn shape(self, arg: Arg) -> Arg {
         let one = |arg: Arg, name, parser: ValueParser| arg.value_name(name).value_parser(parser);
         match self {
@@ -85,7 +85,7 @@ impl Form {
         }
     }
 
-    /// A variable's default as one would write it behind the option.
+    /// A variable's default as a value of the option.
     pub(crate) fn shown(self, default: &str) -> String {
         match self {
             Form::Mebibytes => default.parse::<u64>().map_or(0, |bytes| bytes >> 20).to_string(),
@@ -94,46 +94,46 @@ impl Form {
         }
     }
 
-    /// The value of a variable, or what is wrong with that of the option.
+    /// The value of the variable, or what is wrong with the value of the option.
     pub(crate) fn value(self, given: Option<&OsString>) -> Result<OsString, String> {
         let Some(given) = given else { return Err("needs a value".into()) };
         let text = given.to_string_lossy();
-        let wrong = |must: &str| Err(format!("is `{text}`, it must be {must}"));
+        let invalid = |must: &str| Err(format!("is `{text}`, but must be {must}"));
         let decimal = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
         match self {
             Form::Whole => match text.parse::<u32>() {
                 Ok(number) => Ok(number.to_string().into()),
-                Err(_) => wrong("a whole number from 0"),
+                Err(_) => invalid("a non-negative integer"),
             },
             Form::Mebibytes => match text.parse::<u32>() {
                 Ok(number) => Ok((u64::from(number) << 20).to_string().into()),
-                Err(_) => wrong("a whole number from 0"),
+                Err(_) => invalid("a non-negative integer"),
             },
             Form::Decimal => match decimal(&text) {
-                // Horovod writes `20.0` for 20, and so do we.
+                // Like Horovod, which writes `20.0` for 20.
                 Some(number @ 0.0..) => Ok(format!("{number:?}").into()),
-                _ => wrong("a number from 0"),
+                _ => invalid("a non-negative number"),
             },
             Form::Fraction => match decimal(&text) {
                 Some(0.0..=1.0) => Ok(given.clone()),
-                _ => wrong("a number from 0 to 1"),
+                _ => invalid("a number from 0 to 1"),
             },
             Form::Level => match text.to_ascii_uppercase().as_str() {
                 level @ ("TRACE" | "DEBUG" | "INFO" | "WARNING" | "ERROR" | "FATAL") => {
                     Ok(level.into())
                 }
-                _ => wrong("TRACE, DEBUG, INFO, WARNING, ERROR or FATAL"),
+                _ => invalid("TRACE, DEBUG, INFO, WARNING, ERROR or FATAL"),
             },
             Form::Cores => match text.split(',').all(|core| core.parse::<u32>().is_ok()) {
                 true => Ok(given.clone()),
-                false => wrong("the number of a core, or several separated by commas"),
+                false => invalid("a core number, or several separated by commas"),
             },
             _ => Ok(given.clone()),
         }
     }
 }
 
-/// Reads a number of seconds.
+/// Parses a number of seconds.
 pub(crate) fn seconds(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| "it must be a whole number from 0".into())
+    text.parse().map_err(|_| "it must be a non-negative integer".into())
 }

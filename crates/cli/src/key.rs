@@ -1,5 +1,5 @@
-//! Where a job's key comes from that others must have, too. It is never on a command line, which every
-//! user of a machine can read.
+//! Reads a job key that several processes share. It is never passed on a command line, because
+//! every user of a machine can read those.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use ronde_launch::private;
 
 use crate::messages::UserError;
 
-/// The variable that holds the key of a job in all its processes.
+/// The variable that holds the job key in all processes of the job.
 pub(crate) const VARIABLE: &str = RONDE_JOB_KEY.name;
 
-/// The key in a file.
+/// Reads the key from a file.
 pub(crate) fn from_file(path: &Path) -> Result<JobKey, UserError> {
     private::read_key(path).map_err(|why| {
         let hint = "pass a file that holds the job key and that only you can read";
@@ -20,7 +20,7 @@ pub(crate) fn from_file(path: &Path) -> Result<JobKey, UserError> {
     })
 }
 
-/// The key in an open descriptor.
+/// Reads the key from an open descriptor.
 pub(crate) fn from_descriptor(number: u32) -> Result<JobKey, UserError> {
     private::read_key_from(number).map_err(|why| {
         let hint = "open it for this command, as in `--key-fd 3 3<FILE`";
@@ -28,11 +28,11 @@ pub(crate) fn from_descriptor(number: u32) -> Result<JobKey, UserError> {
     })
 }
 
-/// The key in the environment, if there is one.
+/// Reads the key from the environment, if it is set.
 pub(crate) fn from_environment() -> Result<Option<JobKey>, UserError> {
     let Some(text) = std::env::var_os(VARIABLE) else { return Ok(None) };
-    // What is in it is not repeated: it may be nearly the key.
+    // The value is not shown: it may be close to the real key.
     JobKey::from_hex(text.to_string_lossy().trim_end()).map(Some).map_err(|error| {
-        UserError::new(format!("{VARIABLE} holds no key: {error}"), "check where it is set")
+        UserError::new(format!("{VARIABLE} is not a valid key: {error}"), "check where it is set")
     })
 }

@@ -1,4 +1,5 @@
-//! The commands: their flags, their words and their exit codes. What they do is in `ronde-launch`.
+//! The commands `horovodrun` and `ronde`: their options, messages and exit codes. `ronde-launch`
+//! does the work.
 #![forbid(unsafe_code)]
 
 mod agent;

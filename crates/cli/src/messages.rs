@@ -1,4 +1,4 @@
-//! How mistakes are told: what happened, then what to do; on a terminal in colour.
+//! Error messages: what is wrong, then how to fix it; in color on a terminal.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -6,7 +6,7 @@ use std::io::Write;
 use anstyle::{AnsiColor, Style};
 use ronde_control::printable;
 
-/// Words that begin a line and say what kind of line it is.
+/// Words at the start of a line that say what kind of line it is, and their colors.
 const MARKS: [(&str, AnsiColor); 5] = [
     ("error:", AnsiColor::Red),
     ("warning:", AnsiColor::Yellow),
@@ -15,15 +15,15 @@ const MARKS: [(&str, AnsiColor); 5] = [
     ("more:", AnsiColor::Cyan),
 ];
 
-/// Writes to standard error; on a terminal, unless NO_COLOR says otherwise, the words that say what a line
-/// is stand out.
-pub(crate) fn say(text: &str) {
-    // Where nobody reads it, nothing can be told.
+/// Writes to standard error; colors the marks at the start of lines on a terminal, unless NO_COLOR
+/// is set.
+pub(crate) fn print_stderr(text: &str) {
+    // If standard error is closed, there is no way to report anything.
     let _ =
-        writeln!(anstream::stderr().lock(), "{}", coloured(printable(text).trim_end_matches('\n')));
+        writeln!(anstream::stderr().lock(), "{}", colored(printable(text).trim_end_matches('\n')));
 }
 
-fn coloured(text: &str) -> String {
+fn colored(text: &str) -> String {
     let line = |line: &str| match MARKS.iter().find(|(mark, _)| line.starts_with(mark)) {
         Some((mark, color)) => {
             let style = Style::new().bold().fg_color(Some((*color).into()));
@@ -34,13 +34,13 @@ fn coloured(text: &str) -> String {
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The exit code for a mistake on the command line or in the settings.
+/// The exit code for an error on the command line or in the settings.
 pub(crate) const USAGE: u8 = 2;
 
-/// Something the user can put right.
+/// An error that the user can fix.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct UserError {
-    /// What is wrong; one line for each thing.
+    /// What is wrong, one line each.
     pub(crate) errors: Vec<String>,
     /// How to fix it.
     pub(crate) hint: String,
@@ -53,7 +53,7 @@ impl UserError {
 }
 
 impl UserError {
-    /// Both mistakes at once.
+    /// Both errors together.
     pub(crate) fn and(mut self, other: UserError) -> UserError {
         self.errors.extend(other.errors);
         if !self.hint.contains(&other.hint) {
@@ -63,7 +63,7 @@ impl UserError {
     }
 }
 
-/// Two results, or all that is wrong with them.
+/// Both results, or the errors of both.
 pub(crate) fn both<A, B>(
     one: Result<A, UserError>,
     other: Result<B, UserError>,
@@ -71,7 +71,7 @@ pub(crate) fn both<A, B>(
     match (one, other) {
         (Ok(one), Ok(other)) => Ok((one, other)),
         (Err(one), Err(other)) => Err(one.and(other)),
-        (Err(mistake), _) | (_, Err(mistake)) => Err(mistake),
+        (Err(error), _) | (_, Err(error)) => Err(error),
     }
 }
 
@@ -89,13 +89,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kind_of_a_line_stands_out() {
+    fn marks_at_the_start_of_lines_are_colored() {
         let text = "error: a\n\nhint: b\nc error: d";
-        let told = coloured(text);
+        let shown = colored(text);
         assert_eq!(
-            told,
+            shown,
             "\x1b[1m\x1b[31merror:\x1b[0m a\n\n\x1b[1m\x1b[36mhint:\x1b[0m b\nc error: d"
         );
-        assert_eq!(anstream::adapter::strip_str(&told).to_string(), text);
+        assert_eq!(anstream::adapter::strip_str(&shown).to_string(), text);
     }
 }

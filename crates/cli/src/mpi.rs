@@ -1,4 +1,4 @@
-//! `horovodrun --mpi` and `--jsrun`: the flags, and handing the job over to that launcher.
+//! `horovodrun --mpi` and `--jsrun`: the options, and handing the job over to that launcher.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
@@ -9,12 +9,13 @@ use ronde_launch::delegate::{DelegatedJob, LauncherCommand, jsrun};
 use ronde_launch::hosts::Slot;
 use ronde_launch::reach::HostProblem;
 
-use crate::messages::{UserError, say};
+use crate::messages::{UserError, print_stderr};
 
 const INSTALL: &str = "install Open MPI (`apt-get install openmpi-bin`) or MPICH (`pip install mpich`), \
                        or leave `--mpi` out: Ronde needs no MPI";
 
-/// Who starts the ranks, and what it is told. Of `--gloo`, `--mpi` and `--jsrun` the last one counts.
+/// Which launcher starts the ranks, and its arguments. The last of `--gloo`, `--mpi` and `--jsrun`
+/// wins.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct MpiOptions {
     #[arg(hide = true, overrides_with_all = ["mpi", "jsrun"])]
@@ -27,7 +28,7 @@ pub(crate) struct MpiOptions {
     binding_args: Option<String>,
 }
 
-/// Whom the job is handed to.
+/// The launcher that runs the job instead of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OtherLauncher {
     Mpirun,
@@ -35,7 +36,7 @@ pub(crate) enum OtherLauncher {
 }
 
 impl OtherLauncher {
-    /// Its option and its name.
+    /// The option that selects it, and its name.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             OtherLauncher::Mpirun => ("--mpi", "mpirun"),
@@ -44,16 +45,16 @@ impl OtherLauncher {
     }
 }
 
-/// Another launcher starts the ranks itself.
+/// Refuses `--agents`: another launcher starts the ranks itself.
 pub(crate) fn no_agents(other: OtherLauncher) -> UserError {
-    let (flag, _) = other.words();
+    let (flag, name) = other.words();
     UserError::new(
-        format!("`{flag}` cannot be combined with `--agents`: it starts the ranks itself"),
+        format!("`{flag}` cannot be combined with `--agents`: `{name}` starts the ranks"),
         "leave one of the two out",
     )
 }
 
-/// Another launcher does not say what happens.
+/// Refuses `--event-log`: another launcher reports no events.
 pub(crate) fn no_events(other: OtherLauncher) -> UserError {
     let (flag, name) = other.words();
     UserError::new(
@@ -64,7 +65,7 @@ pub(crate) fn no_events(other: OtherLauncher) -> UserError {
     )
 }
 
-/// Another launcher shows what its ranks write by itself.
+/// Refuses terminal options: another launcher shows the output of the ranks itself.
 pub(crate) fn no_screen(other: OtherLauncher) -> UserError {
     let (flag, name) = other.words();
     UserError::new(
@@ -73,20 +74,20 @@ pub(crate) fn no_screen(other: OtherLauncher) -> UserError {
     )
 }
 
-/// Another launcher cannot start ranks one by one.
+/// Refuses elastic jobs: another launcher cannot start ranks one by one.
 pub(crate) fn not_elastic(other: OtherLauncher) -> UserError {
     let (flag, name) = other.words();
     UserError::new(
         format!(
-            "`{flag}` does not go with `--min-np` or `--host-discovery-script`: `{name}` cannot \
-             replace ranks"
+            "`{flag}` cannot be combined with `--min-np` or `--host-discovery-script`: `{name}` \
+             cannot replace ranks"
         ),
         format!("leave `{flag}` out: elastic training needs no MPI"),
     )
 }
 
 impl MpiOptions {
-    /// Who starts the ranks, if not we.
+    /// The launcher that starts the ranks instead of ours, if any.
     pub(crate) fn other(&self) -> Option<OtherLauncher> {
         match (self.mpi, self.jsrun) {
             (true, _) => Some(OtherLauncher::Mpirun),
@@ -95,22 +96,22 @@ impl MpiOptions {
         }
     }
 
-    /// The same order with the arguments that were given for the launcher as they are.
-    pub(crate) fn complete(&self, order: DelegatedJob) -> Result<DelegatedJob, UserError> {
+    /// Adds the arguments that the user gave for the launcher.
+    pub(crate) fn complete(&self, job: DelegatedJob) -> Result<DelegatedJob, UserError> {
         let binding = words("--binding-args", self.binding_args.as_deref())?;
         Ok(DelegatedJob {
             extra: words("--mpi-args", self.mpi_args.as_deref())?.unwrap_or_default(),
             binding,
-            ..order
+            ..job
         })
     }
 
-    /// What is given for another launcher means nothing to ours.
+    /// Warns about options that only have an effect with another launcher.
     pub(crate) fn warn(&self) {
         for (flag, given) in [("mpi", &self.mpi_args), ("binding", &self.binding_args)] {
             if given.is_some() {
-                let text = format!("warning: `--{flag}-args` means nothing without `--mpi`");
-                say(&text);
+                let text = format!("warning: `--{flag}-args` has no effect without `--mpi`");
+                print_stderr(&text);
             }
         }
     }
@@ -120,60 +121,60 @@ fn words(flag: &str, text: Option<&str>) -> Result<Option<Vec<OsString>>, UserEr
     let Some(text) = text else { return Ok(None) };
     match shlex::split(text) {
         Some(words) => Ok(Some(words.into_iter().map(Into::into).collect())),
-        None => Err(UserError::new(format!("in `{flag}`: a quote is not closed"), "close it")),
+        None => Err(UserError::new(format!("`{flag}` has an unclosed quote"), "close it")),
     }
 }
 
-/// What to run instead of the job; the slots are those of its ranks.
+/// The command line of the other launcher; `slots` are those of the ranks.
 pub(crate) fn line(
-    order: &DelegatedJob,
+    job: &DelegatedJob,
     other: OtherLauncher,
     slots: &[Slot],
 ) -> Result<LauncherCommand, UserError> {
     match other {
-        OtherLauncher::Mpirun => mpirun::line(order, flavour()?)
+        OtherLauncher::Mpirun => mpirun::line(job, flavor()?)
             .map_err(|HostProblem { reason, hint }| UserError::new(reason, hint)),
         OtherLauncher::Jsrun => {
             let nodes = jsrun::allocation(|name| std::env::var(name).ok()).unwrap_or_default();
             let path = resources(&jsrun::resources(slots, &nodes)).map_err(|error| {
                 UserError::new(
-                    format!("the file of resources for `jsrun` cannot be written: {error}"),
-                    "set TMPDIR to a directory that can be written",
+                    format!("cannot write the resource file for `jsrun`: {error}"),
+                    "set TMPDIR to a writable directory",
                 )
             })?;
-            Ok(jsrun::line(order, &path))
+            Ok(jsrun::line(job, &path))
         }
     }
 }
 
-/// Becomes the other launcher; comes back with what is wrong if that cannot be.
+/// Replaces this process with the other launcher; returns only if that fails.
 pub(crate) fn become_it(line: &LauncherCommand) -> UserError {
     let error = line.exec();
     let program = line.program.to_string_lossy();
     let hint = match error.kind() {
-        ErrorKind::NotFound if program == "jsrun" => "start the job inside an allocation of LSF",
+        ErrorKind::NotFound if program == "jsrun" => "start the job inside an LSF allocation",
         ErrorKind::NotFound => INSTALL,
-        _ => "run it again with `--verbose`, and the line that it shows by hand",
+        _ => "run again with `--verbose`, then run the command that it prints by hand",
     };
-    UserError::new(format!("`{program}` cannot be started: {error}"), hint)
+    UserError::new(format!("cannot start `{program}`: {error}"), hint)
 }
 
-/// Asks the `mpirun` on the PATH whose it is.
-fn flavour() -> Result<Flavour, UserError> {
+/// Asks the `mpirun` on the PATH which MPI it belongs to.
+fn flavor() -> Result<Flavour, UserError> {
     let output = Command::new("mpirun").arg("--version").output().map_err(|error| {
         UserError::new(format!("`--mpi` needs `mpirun`, which cannot be started: {error}"), INSTALL)
     })?;
-    let told = String::from_utf8_lossy(&output.stdout).into_owned()
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
         + &String::from_utf8_lossy(&output.stderr);
-    Flavour::of(&told).ok_or_else(|| {
-        let first = told.lines().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
+    Flavour::of(&text).ok_or_else(|| {
+        let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
         let error = "horovod does not find an installed MPI. The `mpirun` on the PATH is not a \
                      known one; its `--version` prints";
         UserError::new(format!("{error} `{}`", first.trim()), INSTALL)
     })
 }
 
-/// The file stays: `jsrun` reads it when this process has become it.
+/// Writes the resource file. It is kept, because `jsrun` reads it after replacing this process.
 fn resources(text: &str) -> io::Result<std::path::PathBuf> {
     let mut file = tempfile::Builder::new().prefix("ronde-jsrun-").tempfile()?;
     file.write_all(text.as_bytes())?;

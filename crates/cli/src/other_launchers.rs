@@ -1,7 +1,7 @@
-//! Options of other launchers, and what says the same here: who comes from there reads what to type.
+//! Options of other launchers and their equivalents here, for users who come from them.
 
-/// Whose option it is, its spellings (with `_` for `-` as well), and what to use instead, in backticks, or
-/// why nothing is needed.
+/// The launcher, the spellings of its option (`-` also matches `_`), and what to use instead, in
+/// backticks, or why nothing is needed.
 type OptionRow = (&'static str, &'static [&'static str], &'static str);
 
 const ONE_COMMAND: &str = "one `horovodrun` starts the ranks on all hosts in `-H`, and they find each \
@@ -59,13 +59,14 @@ const ROWS: &[OptionRow] = &[
     ("srun", &["--nodelist"], ONE_HOST_EACH),
 ];
 
-/// What to say about an option that is another launcher's.
+/// Advice on an option of another launcher.
 pub(crate) fn about(name: &str) -> Option<String> {
     let plain = name.replace('_', "-");
-    let (whose, _, instead) = ROWS.iter().find(|(_, names, _)| names.contains(&plain.as_str()))?;
+    let (launcher, _, instead) =
+        ROWS.iter().find(|(_, names, _)| names.contains(&plain.as_str()))?;
     Some(match instead.starts_with('`') {
-        true => format!("instead of `{name}` of `{whose}`, use {instead}"),
-        false => format!("leave out `{name}` of `{whose}`: {instead}"),
+        true => format!("instead of `{launcher}`'s `{name}`, use {instead}"),
+        false => format!("leave out `{launcher}`'s `{name}`: {instead}"),
     })
 }
 
@@ -77,21 +78,21 @@ mod tests {
     #[test]
     fn both_spellings_of_torchrun_are_known() {
         for name in ["--nproc_per_node", "--nproc-per-node"] {
-            let told = about(name).unwrap();
+            let advice = about(name).unwrap();
             assert!(
-                told.ends_with("use `-np`, the number of processes on all hosts together"),
-                "{told}"
+                advice.ends_with("use `-np`, the number of processes on all hosts together"),
+                "{advice}"
             );
         }
         assert_eq!(
             about("--no-python").unwrap(),
-            "leave out `--no-python` of `torchrun`: anything that is not a `.py` file is run directly"
+            "leave out `torchrun`'s `--no-python`: anything that is not a `.py` file is run directly"
         );
         assert_eq!(about("--verbos"), None);
     }
 
     #[test]
-    fn none_of_them_is_an_option_of_ours_and_those_they_name_are() {
+    fn none_is_our_own_option_and_the_advice_names_only_known_ones() {
         let known = |name: &str| FLAGS.iter().any(|flag| flag.names.contains(&name));
         for (_, names, instead) in ROWS {
             assert!(!names.iter().any(|name| known(name)), "{names:?}");

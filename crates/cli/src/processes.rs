@@ -1,4 +1,5 @@
-//! How many processes `-np` asks for: a number, or what to count on this machine, as `torchrun` takes it.
+//! The number of processes that `-np` asks for: a number, or what to count on this machine, as with
+//! `torchrun`.
 
 use std::fs;
 use std::path::Path;
@@ -9,12 +10,12 @@ use ronde_launch::hosts::Host;
 
 use crate::messages::UserError;
 
-/// What follows `-np`.
+/// The value of `-np`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Processes {
     Number(u32),
-    /// One per slot of the hosts that are named; without any, per GPU of this machine, or per core where
-    /// there is none.
+    /// One per slot of the named hosts; without hosts, one per GPU of this machine, or per core if
+    /// it has no GPU.
     Auto,
     Gpu,
     Cpu,
@@ -30,45 +31,45 @@ impl FromStr for Processes {
             "cpu" => Ok(Processes::Cpu),
             _ => number(text)
                 .map(Processes::Number)
-                .map_err(|_| "it must be a whole number from 1, or auto, gpu or cpu".into()),
+                .map_err(|_| "it must be a positive integer, or auto, gpu or cpu".into()),
         }
     }
 }
 
-/// Reads a number of processes.
+/// Parses a number of processes.
 pub(crate) fn number(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(number @ 1..) => Ok(number),
-        _ => Err("it must be a whole number from 1".into()),
+        _ => Err("it must be a positive integer".into()),
     }
 }
 
-/// Where the processes will run, as far as it is known before the job starts.
+/// Where the processes will run, as far as known before the job starts.
 pub(crate) enum CountBasis<'a> {
     Here,
     Listed(&'a [Host]),
-    /// A script names the hosts, or their agents dial in.
+    /// A script lists the hosts, or agents dial in.
     Unknown,
 }
 
 impl Processes {
-    /// The number.
+    /// Counts the processes.
     pub(crate) fn count(self, place: &CountBasis<'_>) -> Result<u32, UserError> {
         match (self, place) {
             (Processes::Number(number), _) => Ok(number),
             (Processes::Auto, CountBasis::Listed(hosts)) => {
                 Ok(hosts.iter().fold(0, |sum, host| sum.saturating_add(host.slots)))
             }
-            (Processes::Auto, CountBasis::Here) => Ok(some_gpus().unwrap_or_else(cores)),
+            (Processes::Auto, CountBasis::Here) => Ok(usable_gpus().unwrap_or_else(cores)),
             (Processes::Cpu, CountBasis::Here) => Ok(cores()),
-            (Processes::Gpu, CountBasis::Here) => some_gpus().ok_or_else(|| {
+            (Processes::Gpu, CountBasis::Here) => usable_gpus().ok_or_else(|| {
                 let hint =
-                    "check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or say `-np cpu` or a number";
-                UserError::new("`-np gpu`: this machine has no GPU that a process may use", hint)
+                    "check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or use `-np cpu` or a number";
+                UserError::new("`-np gpu`: this machine has no usable GPU", hint)
             }),
             (_, CountBasis::Listed(_)) => Err(UserError::new(
                 "`-np gpu` and `-np cpu` count this machine's devices, but other hosts were given",
-                "say `-np auto` for one process per slot of these hosts, or a number",
+                "use `-np auto` for one process per slot of these hosts, or give a number",
             )),
             (_, CountBasis::Unknown) => Err(UserError::new(
                 "the hosts are not known yet, so there is nothing to count",
@@ -82,13 +83,13 @@ fn cores() -> u32 {
     thread::available_parallelism().map_or(1, |cores| cores.get() as u32)
 }
 
-/// The GPUs that a process here may use, if there are any.
-fn some_gpus() -> Option<u32> {
+/// The number of GPUs that a process on this machine can use, if there are any.
+fn usable_gpus() -> Option<u32> {
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     Some(gpus(Path::new("/dev"), visible.as_deref())).filter(|gpus| *gpus > 0)
 }
 
-/// CUDA's own rule: of the visible devices, those behind one that cannot be do not count.
+/// Like CUDA, ignores the visible devices after the first invalid one.
 fn gpus(devices: &Path, visible: Option<&str>) -> u32 {
     let is_gpu = |name: &str| {
         let number = name.strip_prefix("nvidia").unwrap_or_default();
@@ -97,8 +98,8 @@ fn gpus(devices: &Path, visible: Option<&str>) -> u32 {
     let entries = fs::read_dir(devices).into_iter().flatten().flatten();
     let present = entries.filter(|entry| is_gpu(&entry.file_name().to_string_lossy())).count();
     let listed = visible.map_or(present, |visible| {
-        let can_be = |device: &&str| !device.is_empty() && !device.starts_with('-');
-        visible.split(',').map(str::trim).take_while(can_be).count()
+        let is_valid = |device: &&str| !device.is_empty() && !device.starts_with('-');
+        visible.split(',').map(str::trim).take_while(is_valid).count()
     });
     listed.min(present) as u32
 }
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_are_named_give_their_slots() {
+    fn auto_counts_the_slots_of_named_hosts() {
         let hosts = [Host::local(2), Host::local(3)];
         assert_eq!(Processes::Auto.count(&CountBasis::Listed(&hosts)), Ok(5));
         assert!(Processes::Gpu.count(&CountBasis::Listed(&hosts)).is_err());
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_are_those_present_and_visible() {
+    fn gpus_must_be_present_and_visible() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm", "null"] {
             fs::write(folder.path().join(name), "").unwrap();

@@ -1,7 +1,6 @@
-//! What `horovod.runner` asks of the table of options, so that there is only one: the table itself, and a
-//! command line taken apart. Both are JSON on standard output. Users never type the words for it.
-//!
-//! `python/horovod/runner/options.py` is the other end.
+//! Gives `horovod.runner` access to the table of options, so that there is only one: prints the
+//! table itself, or a parsed command line, as JSON on standard output. Users never type these
+//! arguments; `python/horovod/runner/options.py` does.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,27 +12,27 @@ use crate::arguments::CommandLine;
 use crate::flags::{FLAGS, Flag};
 use crate::messages::UserError;
 
-/// Prints the table.
+/// The argument that prints the table.
 pub(crate) const TABLE: &str = "__ronde-options";
-/// Takes the rest of the command line apart, instead of starting a job.
+/// The argument that parses the rest of the command line instead of starting a job.
 pub(crate) const PARSE: &str = "__ronde-parse";
 
 /// One option, as Python sees it.
 #[derive(Serialize)]
 struct OptionInfo {
     names: &'static [&'static str],
-    /// The attribute of what `parse_args` gives.
+    /// The attribute of the result of `parse_args`.
     argument: String,
-    /// What the option makes of that, if it has no value.
+    /// What a switch sets the attribute to.
     means: Option<bool>,
     form: &'static str,
     key: Option<&'static str>,
-    /// The value of the key that means this option, where the key chooses between several.
+    /// The value of the key that selects this option, if the key chooses between several.
     choice: Option<&'static str>,
     variable: Option<&'static str>,
 }
 
-/// The whole table.
+/// The whole table as JSON.
 pub(crate) fn table() -> String {
     let rows: Vec<OptionInfo> = FLAGS.iter().map(row).collect();
     json!(rows).to_string()
@@ -52,38 +51,40 @@ fn row(flag: &'static Flag) -> OptionInfo {
     }
 }
 
-/// A command line as `parse_args` gives it, and the variables that it sets for the ranks.
+/// A command line as the result of `parse_args`, and the variables that it sets for the ranks, as
+/// JSON.
 pub(crate) fn parsed(line: &CommandLine) -> Result<String, UserError> {
     let mut arguments = Map::new();
     for flag in FLAGS {
-        // Whether a tunable is on is up to the ranks, unless somebody says so.
-        let unsaid = match flag.form.python() {
+        // Unless given, a tunable is left to the ranks: it is neither on nor off.
+        let default = match flag.form.python() {
             "flag" if flag.variable().is_none() || flag.argument().0 == "tcp_flag" => {
                 Value::Bool(false)
             }
             _ => Value::Null,
         };
-        arguments.insert(flag.argument().0, unsaid);
+        arguments.insert(flag.argument().0, default);
     }
-    for said in line.options() {
-        let (name, means) = said.flag.argument();
-        let values: Vec<Value> = said.values.iter().map(|value| typed(said.flag, value)).collect();
-        let value = match (said.flag.form.python(), values.as_slice()) {
+    for given in line.options() {
+        let (name, means) = given.flag.argument();
+        let values: Vec<Value> =
+            given.values.iter().map(|value| typed(given.flag, value)).collect();
+        let value = match (given.flag.form.python(), values.as_slice()) {
             ("flag", _) => Value::Bool(means),
-            ("names", _) => union(arguments.get(&name), &said.values),
+            ("names", _) => union(arguments.get(&name), &given.values),
             (_, [value]) => value.clone(),
             (_, _) => Value::Array(values),
         };
         if name.starts_with("use_") {
-            // Of those that exclude each other the last one counts.
+            // These exclude each other, and the last one wins.
             for other in ["use_gloo", "use_mpi", "use_jsrun"] {
                 arguments.insert(other.into(), Value::Bool(false));
             }
         }
         arguments.insert(name, value);
     }
-    for shown in ["help", "version"] {
-        arguments.remove(shown);
+    for name in ["help", "version"] {
+        arguments.remove(name);
     }
     let words = |words: &[OsString]| words.iter().map(|w| w.to_string_lossy().into()).collect();
     let command: Vec<String> = words(line.command());
@@ -131,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_command_line_has_horovods_names_and_pythons_types() {
-        let told = read(
+        let parsed = read(
             "-np 4 -H a:2,b:2 --network-interface eth0 --network-interfaces eth1,eth0 --min-np 2 \
              --blacklist 1 2 --cycle-time-ms 5 --no-stall-check --no-autotune --mpi --gloo \
              --thread-affinity 1 --log-without-timestamp python x.py --mpi",
@@ -154,14 +155,14 @@ mod tests {
             ("verbose", json!(false)),
             ("command", json!(["python", "x.py", "--mpi"])),
         ] {
-            assert_eq!(told["arguments"][name], expected, "{name}");
+            assert_eq!(parsed["arguments"][name], expected, "{name}");
         }
-        assert_eq!(told["environment"]["HOROVOD_CYCLE_TIME"], "5.0");
-        assert_eq!(told["environment"]["HOROVOD_STALL_CHECK_DISABLE"], "1");
+        assert_eq!(parsed["environment"]["HOROVOD_CYCLE_TIME"], "5.0");
+        assert_eq!(parsed["environment"]["HOROVOD_STALL_CHECK_DISABLE"], "1");
     }
 
     #[test]
-    fn opposites_have_one_name() {
+    fn opposite_options_share_an_attribute() {
         let rows: Value = serde_json::from_str(&table()).unwrap();
         let find = |name: &str| {
             let mut rows = rows.as_array().unwrap().iter();

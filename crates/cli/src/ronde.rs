@@ -1,4 +1,5 @@
-//! `ronde`: the command for what Horovod has no command for; each of its own commands is a file.
+//! `ronde`: the command for everything that Horovod has no command for. Each subcommand has its own
+//! file.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -14,14 +15,14 @@ use crate::doctor;
 use crate::environment;
 use crate::explain;
 use crate::flags::{self, described};
-use crate::horovodrun::{hidden_part, log_to_stderr, report_error, show_help, tell};
-use crate::messages::{USAGE, UserError, say};
+use crate::horovodrun::{hidden_part, log_to_stderr, print_stdout, report_error, show_help};
+use crate::messages::{USAGE, UserError, print_stderr};
 use crate::selftest;
 use crate::status;
 
 const ALL_COMMANDS: &str = "`ronde --help` lists all commands";
 
-/// Tests, measures and watches Ronde; `horovodrun` starts jobs.
+/// Test, measure and monitor Ronde; `horovodrun` starts jobs.
 #[derive(Debug, Parser)]
 #[command(name = "ronde", disable_version_flag = true, disable_help_subcommand = true)]
 struct Arguments {
@@ -43,8 +44,8 @@ enum Command {
     Test(selftest::Arguments),
 }
 
-/// The command: `arguments` are those behind the name, `program` is the executable that can also play
-/// the hidden parts of a job. Gives the exit code.
+/// Runs `ronde` and returns its exit code. `arguments` do not include the name; `program` is this
+/// executable, which also serves as agent and other internal processes of a job.
 pub fn ronde_main(program: &Path, arguments: Vec<OsString>) -> u8 {
     if let Some(code) = hidden_part(program, &arguments) {
         return code;
@@ -54,7 +55,7 @@ pub fn ronde_main(program: &Path, arguments: Vec<OsString>) -> u8 {
         Err(code) => return code,
     };
     if arguments.version {
-        return tell(&format!("{VERSION}\n"));
+        return print_stdout(&format!("{VERSION}\n"));
     }
     match arguments.command {
         Some(Command::Agent(arguments)) => {
@@ -98,13 +99,13 @@ fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
             let hint = format!("hint: {help} lists all options");
             let text =
                 text.replace("For more information, try '--help'.", &hint).replace('\'', "`");
-            say(&text);
+            print_stderr(&text);
             USAGE
         }
     })
 }
 
-/// `-np` is one option here, as for `horovodrun`.
+/// Makes `-np` a single option, as in `horovodrun`; clap would split it.
 fn spelled_for_clap(argument: OsString) -> OsString {
     match argument.to_str().and_then(|text| text.strip_prefix("-np")) {
         Some("") => "--num-proc".into(),

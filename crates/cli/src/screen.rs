@@ -1,4 +1,4 @@
-//! The options about the terminal: which ranks have one, and whose output is shown.
+//! The terminal options: which ranks get one, and whose output is shown.
 
 use clap::Args;
 use ronde_launch::ScreenOptions;
@@ -6,7 +6,7 @@ use ronde_launch::logs::Times;
 use ronde_launch::ranks::RankSet;
 use ronde_launch::window::Window;
 
-/// What `horovodrun` takes about the terminal.
+/// The terminal options of `horovodrun`.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ScreenArguments {
     #[arg(value_parser = tty)]
@@ -15,10 +15,10 @@ pub(crate) struct ScreenArguments {
     ranks: Option<RankSet>,
 }
 
-/// Who gets a terminal.
+/// Which ranks get a terminal.
 #[derive(Clone, Debug, Default)]
 enum Tty {
-    /// Rank 0 where somebody looks.
+    /// Rank 0, if standard output is a terminal.
     #[default]
     Auto,
     These(RankSet),
@@ -34,12 +34,12 @@ fn tty(text: &str) -> Result<Tty, String> {
 }
 
 impl ScreenArguments {
-    /// Whether one of them is given.
+    /// Whether any of them is given.
     pub(crate) fn is_given(&self) -> bool {
         self.tty.is_some() || self.ranks.is_some()
     }
 
-    /// What they mean on this terminal.
+    /// Resolves the options for this terminal.
     pub(crate) fn options(self, times: Times) -> ScreenOptions {
         let term = std::env::var("TERM").ok();
         self.on(Window::of_stdout(term.as_deref()), times)
@@ -47,7 +47,7 @@ impl ScreenArguments {
 
     fn on(self, window: Option<Window>, times: Times) -> ScreenOptions {
         let terminals = match self.tty.unwrap_or_default() {
-            // A terminal that is passed through has no times in front of its lines.
+            // Lines from a terminal cannot be prefixed with timestamps.
             Tty::Auto if window.is_some() && times == Times::Left => RankSet::Listed([0].into()),
             Tty::Auto => RankSet::None,
             Tty::These(ranks) => ranks,
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rank_0_has_a_terminal_where_somebody_looks_unless_told_otherwise() {
+    fn by_default_rank_0_gets_a_terminal_if_there_is_one() {
         let window = Some(Window { size: ronde_launch::window::USUAL, stderr: true });
         let first = || RankSet::parse("0").unwrap();
         for (text, window, times, expected) in [

@@ -1,4 +1,4 @@
-//! Commands that name a Python program without its interpreter, as `torchrun` takes them:
+//! Commands that name a Python program without its interpreter, as with `torchrun`:
 //! `horovodrun -np 2 train.py` and `horovodrun -np 2 -m package.train`.
 
 use std::ffi::{OsStr, OsString};
@@ -8,26 +8,24 @@ use std::path::{Path, PathBuf};
 
 use crate::messages::UserError;
 
-/// What comes before the name of a module, as for Python itself.
+/// The option before a module name, as in Python itself.
 pub(crate) const MODULE: &str = "-m";
 
-/// The interpreter that belongs to this installation: the one beside its commands, or the first on the
-/// PATH.
+/// The interpreter of this installation: the one next to its commands, or the first on the PATH.
 pub(crate) fn python(program: &Path) -> PathBuf {
     let beside = program.parent().map(|folder| folder.join("python"));
     beside.filter(|python| python.is_file()).unwrap_or_else(|| "python3".into())
 }
 
-/// The command with its interpreter in front, if it names a module, or a script that cannot be executed
-/// by itself.
+/// Prepends the interpreter to a command that names a module, or a script that is not executable.
 pub(crate) fn with_interpreter(
     program: &Path,
     command: Vec<OsString>,
 ) -> Result<Vec<OsString>, UserError> {
     let needs_one = match command.as_slice() {
         [first] if first == MODULE => {
-            let hint = "say for example `horovodrun -np 2 -m package.train`";
-            return Err(UserError::new("`-m` needs the name of a module", hint));
+            let hint = "for example: `horovodrun -np 2 -m package.train`";
+            return Err(UserError::new("`-m` needs a module name", hint));
         }
         [first, ..] => names_python(first, std::env::var_os("PATH").as_deref()),
         [] => false,
@@ -36,13 +34,13 @@ pub(crate) fn with_interpreter(
     Ok(python.into_iter().chain(command).collect())
 }
 
-/// Whether the first word of a command is a module's or a script's, which takes an interpreter.
+/// Whether a command with this first word needs an interpreter.
 pub(crate) fn names_python(first: &OsStr, path: Option<&OsStr>) -> bool {
     let file = Path::new(first);
     first == MODULE || file.extension().is_some_and(|end| end == "py") && !is_program(file, path)
 }
 
-/// Whether a shell would execute it.
+/// Whether a shell could execute the file.
 fn is_program(file: &Path, path: Option<&OsStr>) -> bool {
     let executable = |file: &Path| {
         let mode = fs::metadata(file).ok().filter(fs::Metadata::is_file);
@@ -60,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_script_takes_an_interpreter_unless_it_is_a_program() {
+    fn a_script_needs_an_interpreter_unless_it_is_executable() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, mode: u32| {
             let file = folder.path().join(name);
@@ -82,17 +80,17 @@ mod tests {
         ] {
             assert_eq!(names_python(first, path), expected, "{first:?}");
         }
-        // Without the folder on the PATH the bare name means the file here.
+        // If the folder is not on the PATH, the bare name means a file in the current directory.
         assert!(names_python(OsStr::new("tool.py"), None));
     }
 
     #[test]
-    fn a_module_needs_its_name() {
+    fn a_module_option_needs_a_name() {
         let here = Path::new("/nowhere/bin/horovodrun");
         let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
         assert!(with_interpreter(here, words(&["-m"])).is_err());
-        let told = with_interpreter(here, words(&["-m", "train", "-x"])).unwrap();
-        assert_eq!(told, words(&["python3", "-m", "train", "-x"]));
+        let command = with_interpreter(here, words(&["-m", "train", "-x"])).unwrap();
+        assert_eq!(command, words(&["python3", "-m", "train", "-x"]));
         assert_eq!(with_interpreter(here, words(&["true"])).unwrap(), words(&["true"]));
     }
 }

@@ -1,6 +1,6 @@
-//! `ronde test`: runs what is installed on two ranks of this machine and says what works.
+//! `ronde test`: tests the installation on two ranks of this machine and reports what works.
 //!
-//! What is tried is in the Python package (`horovod._selftest`), beside the frameworks.
+//! The tests are in the Python package (`horovod._selftest`).
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -16,20 +16,17 @@ use crate::script;
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Exits with 0 if everything installed works, and with 1 otherwise.")]
 pub(crate) struct Arguments {
-    /// Only these: collectives, sockets, torch, tensorflow, keras, jax, mxnet [default: all]
+    /// Test only these: collectives, sockets, torch, tensorflow, keras, jax, mxnet [default: all]
     parts: Vec<String>,
 }
 
-/// Becomes the test; comes back if it cannot.
+/// Replaces this process with the test; returns only if that fails.
 pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
     let python = script::python(program);
     let horovodrun = program.with_file_name("horovodrun");
     let mut command = Command::new(&python);
     command.args(["-m", "horovod._selftest"]).arg(horovodrun).args(&arguments.parts);
     let error = command.exec();
-    let what = format!("`{}` cannot be started: {error}", python.display());
-    report_error(
-        &UserError::new(what, "install Ronde into an environment with a Python of its own"),
-        1,
-    )
+    let what = format!("cannot start `{}`: {error}", python.display());
+    report_error(&UserError::new(what, "install Ronde into a virtual environment"), 1)
 }

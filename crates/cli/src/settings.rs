@@ -1,5 +1,5 @@
-//! The settings of a job, checked before anything starts: what the launcher and the ranks would refuse,
-//! and files that they could not write.
+//! Checks the settings of a job before anything starts: values that the launcher or the ranks would
+//! refuse, and files that they could not write.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,15 +15,15 @@ use crate::flags::FLAGS;
 use crate::horovodrun::EnvVars;
 use crate::messages::UserError;
 
-/// Whether files of rank 0 lie on this machine.
+/// Whether rank 0 writes its files on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rank0Files {
     Here,
     Elsewhere,
 }
 
-/// Reads what the launcher needs of the environment and of `set`, which options have set, and checks
-/// everything that the ranks will read.
+/// Reads the launcher's settings from `set`, the variables that options have set, and from the
+/// environment, and checks everything that the ranks will read.
 pub(crate) fn check(set: &EnvVars, files: Rank0Files) -> Result<Launch, UserError> {
     let look_up = |name: &str| -> Option<String> {
         let given = set.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
@@ -31,32 +31,33 @@ pub(crate) fn check(set: &EnvVars, files: Rank0Files) -> Result<Launch, UserErro
         Some(if name == RONDE_TUNING.name { tuning(text, files) } else { text })
     };
     let read = settings::launch(look_up);
-    let mut mistakes = match &read {
+    let mut errors = match &read {
         Ok(_) => Vec::new(),
-        Err(BadSettings(mistakes)) => mistakes.clone(),
+        Err(BadSettings(errors)) => errors.clone(),
     };
     if files == Rank0Files::Here {
         let given = |setting: &Setting| look_up(setting.name).filter(|text| !text.is_empty());
         let timeline = given(HOROVOD_TIMELINE).filter(|path| !path.eq_ignore_ascii_case("dynamic"));
-        mistakes.extend(timeline.and_then(|path| refuse_timeline(&path)));
+        errors.extend(timeline.and_then(|path| refuse_timeline(&path)));
         let tunes = given(HOROVOD_AUTOTUNE).is_some_and(|text| text.trim() != "0");
         let log = given(HOROVOD_AUTOTUNE_LOG).filter(|_| tunes);
-        mistakes.extend(log.and_then(|path| {
+        errors.extend(log.and_then(|path| {
             let why = unwritable(Path::new(&path))?;
             Some(cannot_write(HOROVOD_AUTOTUNE_LOG, &path, &why))
         }));
     }
     match read {
-        Ok(launch) if mistakes.is_empty() => Ok(launch),
-        _ => Err(refuse(mistakes, set)),
+        Ok(launch) if errors.is_empty() => Ok(launch),
+        _ => Err(refuse(errors, set)),
     }
 }
 
-/// A timeline must be a regular file, because it is swapped with one beside it.
+/// Why a timeline cannot be written, if so. It must be a regular file, because it is swapped with
+/// another one next to it.
 fn refuse_timeline(text: &str) -> Option<String> {
     let path = Path::new(text);
     let special = path.exists() && !path.is_file() && !path.is_dir();
-    let special = special.then(|| "it is no regular file".to_owned());
+    let special = special.then(|| "it is not a regular file".to_owned());
     let why = special.or_else(|| unwritable(path)).or_else(|| without_neighbours(path))?;
     Some(cannot_write(HOROVOD_TIMELINE, text, &why))
 }
@@ -66,22 +67,22 @@ fn cannot_write(setting: &Setting, path: &str, why: &str) -> String {
     format!("{name} is `{path}`, which cannot be written: {why}")
 }
 
-/// Mistakes, by the options that they come from where they do.
-fn refuse(mistakes: Vec<String>, set: &EnvVars) -> UserError {
-    let named = |mistake: String| {
-        let Some((name, _)) = set.iter().find(|(name, _)| starts_with(&mistake, name)) else {
-            return mistake;
+/// The errors, each with the option that it comes from, if any.
+fn refuse(errors: Vec<String>, set: &EnvVars) -> UserError {
+    let named = |error: String| {
+        let Some((name, _)) = set.iter().find(|(name, _)| starts_with(&error, name)) else {
+            return error;
         };
         match FLAGS.iter().find(|flag| flag.variable().is_some_and(|it| *name == *it.name)) {
-            Some(flag) => format!("`{}`: {mistake}", flag.names[0]),
-            None => mistake,
+            Some(flag) => format!("`{}`: {error}", flag.names[0]),
+            None => error,
         }
     };
-    UserError { errors: mistakes.into_iter().map(named).collect(), hint: HINT.into() }
+    UserError { errors: errors.into_iter().map(named).collect(), hint: HINT.into() }
 }
 
-fn starts_with(mistake: &str, name: &OsStr) -> bool {
-    let rest = name.to_str().and_then(|name| mistake.strip_prefix(name));
+fn starts_with(error: &str, name: &OsStr) -> bool {
+    let rest = name.to_str().and_then(|name| error.strip_prefix(name));
     rest.is_some_and(|rest| rest.starts_with(' '))
 }
 
@@ -91,13 +92,13 @@ impl From<BadSettings> for UserError {
     }
 }
 
-const HINT: &str = "unset what is wrong, or set it to what docs/reference/settings.md says";
+const HINT: &str = "correct or unset these settings; docs/reference/settings.md describes them";
 
-/// The content of the file that this names, as a rank would see it.
+/// The content of the file if `text` names one, as a rank would read it.
 fn tuning(text: String, files: Rank0Files) -> String {
     match fs::read_to_string(&text) {
         Ok(content) => content,
-        // Another host may have what this one has not.
+        // The file may exist on another host.
         Err(_) if files == Rank0Files::Elsewhere && !text.contains('=') => String::new(),
         Err(_) => text,
     }
@@ -108,11 +109,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mistake_is_named_by_the_option_that_it_comes_from() {
+    fn an_error_names_the_option_that_it_comes_from() {
         let set = vec![("HOROVOD_TIMELINE".into(), "/no/such/t.json".into())];
-        let mistake = check(&set, Rank0Files::Here).unwrap_err();
+        let error = check(&set, Rank0Files::Here).unwrap_err();
         assert_eq!(
-            mistake.errors,
+            error.errors,
             [
                 "`--timeline-filename`: HOROVOD_TIMELINE is `/no/such/t.json`, which cannot be written: \
               `/no/such`: No such file or directory (os error 2)"

@@ -1,4 +1,4 @@
-//! The flags that say how other hosts are reached.
+//! The options that control how ssh reaches other hosts.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use ronde_launch::reach::ssh::{SshOptions, Strictness};
 
-/// What `horovodrun` and `ronde` take.
+/// The ssh options of `horovodrun` and `ronde`.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Ssh {
     ssh_port: Option<u16>,
@@ -15,8 +15,8 @@ pub(crate) struct Ssh {
 }
 
 impl Ssh {
-    /// The same for whoever starts ssh, which gets nearly as long as the whole start may take: it
-    /// knows best what it waited for.
+    /// The options for starting ssh. Its time limit is a little shorter than that of the whole
+    /// start, because ssh itself gives the best error message.
     pub(crate) fn options(&self, time_limit: Duration) -> SshOptions {
         SshOptions {
             port: self.ssh_port,

@@ -1,4 +1,4 @@
-//! Tables on the screen.
+//! Tables in plain text and Markdown.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
@@ -7,8 +7,8 @@ pub(crate) fn terminal_width() -> Option<u16> {
     terminal_size::terminal_size_of(std::io::stdout()).map(|(width, _)| width.0)
 }
 
-/// Rows in columns, of which `right` says which stand to the right. Where `width` is not enough, cells are
-/// broken into several lines.
+/// Aligns rows in columns; `right` says which columns are right-aligned. Cells that do not fit into
+/// `width` are broken into several lines.
 pub(crate) fn plain(rows: &[Vec<String>], right: &[bool], width: Option<u16>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).add_rows(rows);
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_are_broken_where_the_terminal_is_narrow() {
+    fn cells_are_broken_if_the_terminal_is_narrow() {
         let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
         let rows = [row(["n", "what"]), row(["12", "two words and more"])];
         let right = [true, false];

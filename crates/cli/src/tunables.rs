@@ -1,5 +1,5 @@
-//! The options that only tell the ranks something, as the help shows them. They are read elsewhere:
-//! clap never sees them on a command line.
+//! Adds the options that only set variables for the ranks to the help. [`crate::arguments`] parses
+//! them; clap never sees them on a command line.
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 

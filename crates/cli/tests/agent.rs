@@ -19,8 +19,8 @@ use ronde_control::{VERSION, Worker};
 use ronde_launch::driver::service;
 use ronde_launch::reach::AgentLink;
 use ronde_launch::reach::dialled::DialledAgent;
-use support::rank::{Meeting, TELL_MEETING};
-use support::{PATIENCE, alive, eventually, launch, signal};
+use support::rank::{PRINT_RENDEZVOUS, TestRendezvous};
+use support::{TIME_LIMIT, alive, eventually, launch, signal};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -31,7 +31,7 @@ fn key(seed: u8) -> JobKey {
 }
 
 fn within<T>(runtime: &tokio::runtime::Runtime, future: impl Future<Output = T>) -> T {
-    runtime.block_on(async { timeout(PATIENCE, future).await.expect("it happens in time") })
+    runtime.block_on(async { timeout(TIME_LIMIT, future).await.expect("it happens in time") })
 }
 
 /// A minimal launcher that accepts agents.
@@ -65,24 +65,24 @@ impl Driver {
     }
 
     /// Accepts the next agent and waits for its first line of output.
-    fn hired(&mut self) -> Hired<'_> {
+    fn accept(&mut self) -> AcceptedAgent<'_> {
         let offer = self.offer();
         let mark = offer.mark.clone();
         let _inside = self.runtime.enter();
-        let mut hired = Hired { driver: self, link: Some(offer.take().unwrap()), mark };
-        assert_eq!(hired.line(), format!("ronde-agent {VERSION}"));
-        hired
+        let mut accepted = AcceptedAgent { driver: self, link: Some(offer.take().unwrap()), mark };
+        assert_eq!(accepted.line(), format!("ronde-agent {VERSION}"));
+        accepted
     }
 }
 
 /// An agent that the driver has accepted.
-struct Hired<'a> {
+struct AcceptedAgent<'a> {
     driver: &'a Driver,
     link: Option<AgentLink>,
     mark: String,
 }
 
-impl Hired<'_> {
+impl AcceptedAgent<'_> {
     fn link(&mut self) -> (&tokio::runtime::Runtime, &mut AgentLink) {
         (&self.driver.runtime, self.link.as_mut().unwrap())
     }
@@ -92,7 +92,7 @@ impl Hired<'_> {
         runtime.block_on(async {
             let mut line = Vec::new();
             loop {
-                match timeout(PATIENCE, link.reader.read_u8()).await.unwrap().unwrap() {
+                match timeout(TIME_LIMIT, link.reader.read_u8()).await.unwrap().unwrap() {
                     b'\n' => return String::from_utf8(line).unwrap(),
                     byte => line.push(byte),
                 }
@@ -100,7 +100,7 @@ impl Hired<'_> {
         })
     }
 
-    fn tell(&mut self, command: &DriverToAgent) {
+    fn send(&mut self, command: &DriverToAgent) {
         let (runtime, link) = self.link();
         let frame = agent::frame(command);
         runtime.block_on(async {
@@ -140,7 +140,7 @@ impl Hired<'_> {
             own: vec![],
             terminal,
         };
-        self.tell(&DriverToAgent::Start { workers: vec![spec] });
+        self.send(&DriverToAgent::Start { workers: vec![spec] });
         match self.next() {
             Some(AgentToDriver::Started { worker: Worker(number), pid }) if number == worker => {
                 pid as i32
@@ -156,7 +156,7 @@ impl Hired<'_> {
         loop {
             match self.next().expect("the link holds") {
                 AgentToDriver::Output { bytes, stream: OutputStream::Stdout, .. } => {
-                    self.tell(&DriverToAgent::Printed { cost: output_cost(bytes.len()) });
+                    self.send(&DriverToAgent::Printed { cost: output_cost(bytes.len()) });
                     output.extend(bytes);
                 }
                 AgentToDriver::OutputEnd { .. } => streams -= 1,
@@ -184,7 +184,7 @@ struct Agent {
 }
 
 /// What `ronde agent` printed, and its exit code.
-struct Said {
+struct AgentResult {
     code: Option<i32>,
     text: String,
 }
@@ -223,17 +223,17 @@ impl Agent {
     /// The process that dialed in, a child of the one that the test started.
     fn dialler(&self) -> i32 {
         let children = format!("/proc/{0}/task/{0}/children", self.pid());
-        eventually("the agent has a process that dials", PATIENCE, || {
+        eventually("the agent has a process that dials", TIME_LIMIT, || {
             let text = std::fs::read_to_string(&children).unwrap_or_default();
             text.split_whitespace().next()?.parse().ok()
         })
     }
 
-    fn ended(mut self) -> Said {
-        let status = eventually("the agent ends", PATIENCE, || self.child.try_wait().unwrap());
+    fn ended(mut self) -> AgentResult {
+        let status = eventually("the agent ends", TIME_LIMIT, || self.child.try_wait().unwrap());
         let mut text = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-        Said { code: status.code(), text }
+        AgentResult { code: status.code(), text }
     }
 }
 
@@ -253,14 +253,14 @@ while true; do sleep 1; done
 "#;
 
 /// Starts `FAMILY`; returns the PIDs of both processes.
-fn family(hired: &mut Hired<'_>) -> Vec<i32> {
-    let own = hired.start(0, FAMILY);
-    let Some(AgentToDriver::Output { bytes, .. }) = hired.next() else { panic!("no output") };
+fn family(accepted: &mut AcceptedAgent<'_>) -> Vec<i32> {
+    let own = accepted.start(0, FAMILY);
+    let Some(AgentToDriver::Output { bytes, .. }) = accepted.next() else { panic!("no output") };
     vec![own, String::from_utf8(bytes).unwrap().trim().parse().unwrap()]
 }
 
 fn assert_gone(pids: &[i32]) {
-    eventually("all are gone", PATIENCE, || (!pids.iter().any(|pid| alive(*pid))).then_some(()));
+    eventually("all are gone", TIME_LIMIT, || (!pids.iter().any(|pid| alive(*pid))).then_some(()));
 }
 
 #[test]
@@ -277,27 +277,27 @@ fn an_agent_that_dials_in_behaves_like_any_agent() {
         offer.take().unwrap()
     };
     assert!(link.traits.network && !link.traits.child && !link.traits.environment);
-    let mut hired = Hired { driver: &driver, link: Some(link), mark };
-    assert_eq!(hired.line(), format!("ronde-agent {VERSION}"));
-    hired.start(0, "echo hello; exit 3");
-    assert_eq!(hired.until_ended(), ("hello\n".into(), Exit::Code(3)));
+    let mut accepted = AcceptedAgent { driver: &driver, link: Some(link), mark };
+    assert_eq!(accepted.line(), format!("ronde-agent {VERSION}"));
+    accepted.start(0, "echo hello; exit 3");
+    assert_eq!(accepted.until_ended(), ("hello\n".into(), Exit::Code(3)));
     // More than fits into one sealed frame, or may be in flight at a time.
-    hired.start(7, "head -c 3000000 /dev/zero | tr '\\0' x");
-    let (output, exit) = hired.until_ended();
+    accepted.start(7, "head -c 3000000 /dev/zero | tr '\\0' x");
+    let (output, exit) = accepted.until_ended();
     assert_eq!((output.len(), exit), (3_000_000, Exit::Code(0)));
-    hired.tell(&DriverToAgent::End);
-    assert_eq!(hired.next(), None);
-    assert_eq!(hired.ended(), "its agent, which had dialled in, exited");
-    let said = agent.ended();
-    assert_eq!(said.code, Some(0), "{}", said.text);
-    assert!(said.text.contains("`node-x` joined the job at "), "{}", said.text);
+    accepted.send(&DriverToAgent::End);
+    assert_eq!(accepted.next(), None);
+    assert_eq!(accepted.ended(), "its agent, which had dialled in, exited");
+    let result = agent.ended();
+    assert_eq!(result.code, Some(0), "{}", result.text);
+    assert!(result.text.contains("`node-x` joined the job at "), "{}", result.text);
 }
 
 #[test]
 fn a_worker_may_have_a_terminal_that_changes_its_size() {
     let mut driver = Driver::open();
     let agent = join(&driver);
-    let mut hired = driver.hired();
+    let mut accepted = driver.accept();
     let terminal = |stderr| Terminal { size: WindowSize { rows: 24, columns: 100 }, stderr };
     // Python sees the terminal as training scripts do; a new size interrupts its sleep.
     let script = "python3 -c '
@@ -309,16 +309,16 @@ size()
 os.write(2, b\"to stderr\\n\")
 time.sleep(60)
 '";
-    hired.start_on(1, script, Some(terminal(true)));
+    accepted.start_on(1, script, Some(terminal(true)));
     let (mut output, mut exit, mut is_closed) = (Vec::new(), None, false);
     while exit.is_none() || !is_closed {
-        match hired.next().expect("the link holds") {
+        match accepted.next().expect("the link holds") {
             AgentToDriver::Output { bytes, stream, .. } => {
                 assert_eq!(stream, OutputStream::Stdout);
                 output.extend(bytes);
                 if output.ends_with(b"to stderr\n") {
                     let size = WindowSize { rows: 30, columns: 120 };
-                    hired.tell(&DriverToAgent::Resize { worker: Worker(1), size });
+                    accepted.send(&DriverToAgent::Resize { worker: Worker(1), size });
                 }
             }
             AgentToDriver::OutputEnd { .. } => is_closed = true,
@@ -328,13 +328,13 @@ time.sleep(60)
     }
     let written = "True True\r\n100 24\nto stderr\n120 30\n";
     assert_eq!((String::from_utf8(output).unwrap().as_str(), exit), (written, Some(Exit::Code(7))));
-    // Where standard error is a file, it stays a pipe of its own.
-    hired.start_on(2, "test -t 1 && ! test -t 2 && echo split", Some(terminal(false)));
-    let (output, exit) = hired.until_ended();
+    // If standard error is a file, it keeps its own pipe.
+    accepted.start_on(2, "test -t 1 && ! test -t 2 && echo split", Some(terminal(false)));
+    let (output, exit) = accepted.until_ended();
     assert_eq!((output.as_str(), exit), ("split\n", Exit::Code(0)));
-    hired.tell(&DriverToAgent::End);
-    assert_eq!(hired.next(), None);
-    drop(hired);
+    accepted.send(&DriverToAgent::End);
+    assert_eq!(accepted.next(), None);
+    drop(accepted);
     assert_eq!(agent.ended().code, Some(0));
 }
 
@@ -342,19 +342,19 @@ time.sleep(60)
 fn a_cut_link_leaves_no_processes_on_the_host() {
     let mut driver = Driver::open();
     let agent = join(&driver);
-    let mut hired = driver.hired();
-    let pids = family(&mut hired);
-    let AgentLink { cut, ended, reader, writer, .. } = hired.link.take().unwrap();
+    let mut accepted = driver.accept();
+    let pids = family(&mut accepted);
+    let AgentLink { cut, ended, reader, writer, .. } = accepted.link.take().unwrap();
     cut.send(()).unwrap();
     drop((reader, writer));
     within(&driver.runtime, ended);
     assert_gone(&pids);
-    let said = agent.ended();
-    assert_eq!(said.code, Some(1));
+    let result = agent.ended();
+    assert_eq!(result.code, Some(1));
     assert!(
-        said.text.contains("error: the launcher exited or cannot be reached any more"),
+        result.text.contains("error: the launcher exited or cannot be reached any more"),
         "{}",
-        said.text
+        result.text
     );
 }
 
@@ -362,10 +362,10 @@ fn a_cut_link_leaves_no_processes_on_the_host() {
 fn agents_end_when_their_launcher_dies() {
     let mut driver = Driver::open();
     let agent = join(&driver);
-    let mut hired = driver.hired();
-    let pids = family(&mut hired);
+    let mut accepted = driver.accept();
+    let pids = family(&mut accepted);
     // Dropping it closes everything at once, as if it had been killed.
-    let Hired { link, .. } = hired;
+    let AcceptedAgent { link, .. } = accepted;
     drop(link);
     driver.runtime.shutdown_background();
     assert_gone(&pids);
@@ -377,13 +377,13 @@ fn a_killed_agent_or_guardian_leaves_no_processes() {
     let mut driver = Driver::open();
     for kill_dialler in [true, false] {
         let agent = join(&driver);
-        let mut hired = driver.hired();
-        let mut pids = family(&mut hired);
+        let mut accepted = driver.accept();
+        let mut pids = family(&mut accepted);
         let dialler = agent.dialler();
         pids.push(dialler);
         signal(if kill_dialler { dialler } else { agent.pid() }, "KILL");
-        while hired.next().is_some() {}
-        assert_eq!(hired.ended(), "its agent, which had dialled in, exited");
+        while accepted.next().is_some() {}
+        assert_eq!(accepted.ended(), "its agent, which had dialled in, exited");
         assert_gone(&pids);
         let code = agent.ended().code;
         assert_eq!(code, if kill_dialler { Some(137) } else { None });
@@ -394,19 +394,19 @@ fn a_killed_agent_or_guardian_leaves_no_processes() {
 fn an_agent_with_a_grace_period_leaves_in_order_on_sigterm() {
     let mut driver = Driver::open();
     let agent = join(&driver);
-    let mut hired = driver.hired();
-    hired.tell(&DriverToAgent::Linger { millis: 600_000 });
-    let pid = hired.start(0, "echo up; exec sleep 1000");
-    assert!(matches!(hired.next(), Some(AgentToDriver::Output { .. })));
+    let mut accepted = driver.accept();
+    accepted.send(&DriverToAgent::Linger { millis: 600_000 });
+    let pid = accepted.start(0, "echo up; exec sleep 1000");
+    assert!(matches!(accepted.next(), Some(AgentToDriver::Output { .. })));
     // A scheduler may signal every process it knows about.
     signal(agent.dialler(), "TERM");
-    assert_eq!(hired.next(), Some(AgentToDriver::Leaving));
+    assert_eq!(accepted.next(), Some(AgentToDriver::Leaving));
     signal(agent.pid(), "TERM");
-    hired.tell(&DriverToAgent::Look { workers: vec![] });
-    assert_eq!(hired.next(), Some(AgentToDriver::Looked { found: vec![] }));
+    accepted.send(&DriverToAgent::Look { workers: vec![] });
+    assert_eq!(accepted.next(), Some(AgentToDriver::Looked { found: vec![] }));
     assert!(alive(pid));
-    hired.tell(&DriverToAgent::End);
-    while hired.next().is_some() {}
+    accepted.send(&DriverToAgent::End);
+    while accepted.next().is_some() {}
     assert_gone(&[pid]);
     assert_eq!(agent.ended().code, Some(0));
 }
@@ -415,10 +415,10 @@ fn an_agent_with_a_grace_period_leaves_in_order_on_sigterm() {
 fn an_agent_without_a_grace_period_stops_at_once() {
     let mut driver = Driver::open();
     let agent = join(&driver);
-    let mut hired = driver.hired();
-    let pids = family(&mut hired);
+    let mut accepted = driver.accept();
+    let pids = family(&mut accepted);
     signal(agent.pid(), "TERM");
-    while hired.next().is_some() {}
+    while accepted.next().is_some() {}
     assert_gone(&pids);
     assert_eq!(agent.ended().code, Some(143));
 }
@@ -428,15 +428,15 @@ fn an_agent_may_start_before_its_launcher() {
     let place = Driver::open();
     let address = place.address.clone();
     // The socket must be closed before another one can bind its port.
-    place.runtime.shutdown_timeout(PATIENCE);
+    place.runtime.shutdown_timeout(TIME_LIMIT);
     let agent = join_with(&address, &key(1), &["--timeout", "60"]);
     let dialler = agent.dialler();
     let mut driver = Driver::open_at(&address);
-    let mut hired = driver.hired();
-    hired.tell(&DriverToAgent::End);
-    while hired.next().is_some() {}
-    let said = agent.ended();
-    assert_eq!(said.code, Some(0), "{}", said.text);
+    let mut accepted = driver.accept();
+    accepted.send(&DriverToAgent::End);
+    while accepted.next().is_some() {}
+    let result = agent.ended();
+    assert_eq!(result.code, Some(0), "{}", result.text);
     assert!(!alive(dialler));
 }
 
@@ -455,19 +455,19 @@ fn an_unreachable_launcher_and_a_wrong_key_are_distinguished() {
     let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let nowhere = place.local_addr().unwrap().to_string();
     drop(place);
-    let said = join_with(&nowhere, &key(1), &["--timeout", "1"]).ended();
-    assert_eq!(said.code, Some(1));
+    let result = join_with(&nowhere, &key(1), &["--timeout", "1"]).ended();
+    assert_eq!(result.code, Some(1));
     let text = format!("error: no job accepted this agent within 1 s: cannot connect to {nowhere}");
-    assert!(said.text.contains(&text), "{}", said.text);
-    assert!(said.text.contains("hint: check that `horovodrun --agents` is running there"));
+    assert!(result.text.contains(&text), "{}", result.text);
+    assert!(result.text.contains("hint: check that `horovodrun --agents` is running there"));
 
     let mut driver = Driver::open();
-    let said = join_with(&driver.address, &key(2), &[]).ended();
-    assert_eq!(said.code, Some(1));
+    let result = join_with(&driver.address, &key(2), &[]).ended();
+    assert_eq!(result.code, Some(1));
     let text =
         format!("error: the process listening at {} has a different job key", driver.address);
-    assert!(said.text.contains(&text), "{}", said.text);
-    assert!(driver.offers.try_recv().is_err(), "without the key nothing was offered");
+    assert!(result.text.contains(&text), "{}", result.text);
+    assert!(driver.offers.try_recv().is_err(), "an agent without the key is not offered");
 }
 
 #[test]
@@ -482,22 +482,26 @@ fn an_agent_prints_the_launchers_reason_for_a_refusal() {
         let _inside = driver.runtime.enter();
         offer.refuse(&reason);
     }
-    let said = agent.ended();
-    assert_eq!(said.code, Some(1));
+    let result = agent.ended();
+    assert_eq!(result.code, Some(1));
     let text = format!("refused this agent: the launcher has Ronde {VERSION}");
-    assert!(said.text.contains(&text), "{}", said.text);
-    assert!(said.text.contains("install the same version of Ronde on both sides"), "{}", said.text);
+    assert!(result.text.contains(&text), "{}", result.text);
+    assert!(
+        result.text.contains("install the same version of Ronde on both sides"),
+        "{}",
+        result.text
+    );
 }
 
 #[test]
 fn a_job_that_starts_its_own_agents_accepts_no_others() {
     for options in [&["-np", "1"][..], &["-np", "1", "--min-np", "1"]] {
-        let launched = launch(options, TELL_MEETING);
-        let meeting = Meeting::told_by(&launched);
-        let said = join_with(&meeting.address.to_string(), &meeting.key, &[]).ended();
-        assert_eq!(said.code, Some(1));
+        let launched = launch(options, PRINT_RENDEZVOUS);
+        let rendezvous = TestRendezvous::printed_by(&launched);
+        let result = join_with(&rendezvous.address.to_string(), &rendezvous.key, &[]).ended();
+        assert_eq!(result.code, Some(1));
         let text = "refused this agent: this job starts its agents itself";
-        assert!(said.text.contains(text), "{}", said.text);
+        assert!(result.text.contains(text), "{}", result.text);
         launched.signal("TERM");
         assert_eq!(launched.end().code, Some(143));
     }
@@ -512,11 +516,11 @@ fn unauthenticated_connections_do_not_delay_agents() {
         let _ = connection.write_all(b"GET / HTTP/1.1\r\n\r\n");
     }
     let agent = join(&driver);
-    let mut hired = driver.hired();
-    hired.start(0, "exit 0");
-    assert_eq!(hired.until_ended().1, Exit::Code(0));
-    hired.tell(&DriverToAgent::End);
-    while hired.next().is_some() {}
+    let mut accepted = driver.accept();
+    accepted.start(0, "exit 0");
+    assert_eq!(accepted.until_ended().1, Exit::Code(0));
+    accepted.send(&DriverToAgent::End);
+    while accepted.next().is_some() {}
     assert_eq!(agent.ended().code, Some(0));
     // Those that sent data got no answer.
     unauthenticated[0].set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -548,7 +552,7 @@ fn the_key_comes_only_from_a_file_a_descriptor_or_the_environment() {
         ("$RONDE agent {join}", None, "error: the job's key is missing"),
         ("chmod 644 $KEY; $RONDE agent {join} --key-file $KEY", None, "run `chmod 600` on it"),
         ("$RONDE agent {join} --key-fd 9", None, "cannot read a key from descriptor 9"),
-        ("$RONDE agent {join}", Some("abc"), "RONDE_JOB_KEY holds no key"),
+        ("$RONDE agent {join}", Some("abc"), "RONDE_JOB_KEY is not a valid key"),
         ("$RONDE agent --join here --key-file $KEY", None, "`here` is not an address with a port"),
     ] {
         let (code, text) = run(&shell.replace("{join}", join), env);
@@ -570,7 +574,7 @@ fn a_launcher_that_waits_for_agents_does_not_print_its_key() {
         let left = std::fs::read_dir(folder.path()).unwrap().flatten();
         let private = left.filter(|entry| entry.path().is_dir());
         let files = private.flat_map(|entry| std::fs::read_dir(entry.path()).unwrap()).count();
-        assert_eq!(files, 0, "a key that was made goes with the job");
+        assert_eq!(files, 0, "a generated key is removed with the job");
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     let hex = key(1).to_hex();
@@ -580,11 +584,11 @@ fn a_launcher_that_waits_for_agents_does_not_print_its_key() {
         ("-np 2 --listen :4000", None, 2, "--agents <N>"),
         ("-np 2 --key-file $KEY", None, 2, "--agents <N>"),
         ("-np 2 --agents 2 --listen node", None, 2, "must be an address and a port"),
-        ("-np 2 --agents 0", None, 2, "a whole number from 1"),
+        ("-np 2 --agents 0", None, 2, "a positive integer"),
         ("--agents 2", None, 2, "the number of processes was not given"),
         ("-np 2 --mpi --agents 2", None, 2, "`--mpi` cannot be combined with `--agents`"),
         ("-np 2 --agents 2 --key-file /no/such", None, 2, "the key file `/no/such` cannot be read"),
-        ("-np 2 --agents 2", Some("abc"), 2, "RONDE_JOB_KEY holds no key"),
+        ("-np 2 --agents 2", Some("abc"), 2, "RONDE_JOB_KEY is not a valid key"),
         (
             "-np 2 --agents 2 --start-timeout 1",
             Some(hex.as_str()),

@@ -34,19 +34,19 @@ fn document(line: &str, path: Option<&Path>) -> Value {
 #[test]
 fn help() {
     insta::assert_snapshot!(run("--help"), @r"
-    Look at the hosts of a job and between them, and say what would go wrong
+    Check the hosts of a job and the network between them, and report problems
 
     Usage: ronde doctor [-H <HOSTS>] [OPTIONS]
 
     Options:
-      -H, --hosts <HOSTS>               Hosts and how many ranks each is to take, as in `node-a:4,node-b` [default: this machine]
+      -H, --hosts <HOSTS>               Hosts and the number of ranks on each (1 if omitted), as in `node-a:4,node-b` [default: this machine]
           --hostfile <FILE>             A hostfile, with one host per line: `node-a slots=4`
-      -p, --ssh-port <PORT>             SSH port on the other hosts [default: as ssh itself is configured]
-      -i, --ssh-identity-file <FILE>    The private key to log in with [default: as ssh itself is configured]
-          --ssh-strict                  Refuse hosts whose host key is unknown [default: accept it the first time]
+      -p, --ssh-port <PORT>             SSH port on the other hosts [default: as configured for ssh]
+      -i, --ssh-identity-file <FILE>    Private key for logging in [default: as configured for ssh]
+          --ssh-strict                  Refuse hosts with unknown host keys [default: accept them on first use]
           --network-interfaces <NAMES>  Network interfaces to use between hosts, as in `eth0,ib0`; each host uses the ones it has; may be repeated [default: any that work]
           --start-timeout <SECONDS>     How long to wait for each host to respond, in seconds [default: 3]
-          --json                        Write everything as JSON instead of tables
+          --json                        Print JSON instead of tables
           --verbose                     Log each step to standard error
       -h, --help                        Print help
 
@@ -70,9 +70,9 @@ fn usage_errors() {
         "--start-timeout soon",
         "train.py",
     ];
-    let told: Vec<_> =
+    let texts: Vec<_> =
         lines.iter().map(|line| format!("$ ronde doctor {line}\n{}\n", run(line))).collect();
-    insta::assert_snapshot!(told.join("\n"), @r"
+    insta::assert_snapshot!(texts.join("\n"), @r"
     $ ronde doctor --hots a
     error: there is no option `--hots`
 
@@ -96,11 +96,11 @@ fn usage_errors() {
     $ ronde doctor --hostfile /no/such/file
     error: the hostfile `/no/such/file` cannot be read: No such file or directory (os error 2)
 
-    hint: check the spelling, and the directory that you are in
+    hint: check the spelling and the current directory
     (2)
 
     $ ronde doctor --start-timeout soon
-    error: invalid value `soon` for `--start-timeout <SECONDS>`: it must be a whole number from 0
+    error: invalid value `soon` for `--start-timeout <SECONDS>`: it must be a non-negative integer
 
     hint: `ronde doctor --help` lists all options
     (2)
@@ -150,10 +150,10 @@ fn missing_failing_and_hanging_programs_are_reported_in_time() {
     let all = document("-H localhost:1000000", Some(folder.path()));
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     let findings = all["findings"].as_array().unwrap();
-    let told: Vec<&str> = findings.iter().map(|each| each["what"].as_str().unwrap()).collect();
-    assert!(told.contains(&"its Python does not run: `python3` was not found"), "{told:?}");
-    assert!(told.contains(&"`nvidia-smi` fails there: took longer than 2.5 s"), "{told:?}");
-    assert!(told.iter().any(|what| what.contains("has 1000000 slots")), "{told:?}");
+    let problems: Vec<&str> = findings.iter().map(|each| each["what"].as_str().unwrap()).collect();
+    assert!(problems.contains(&"its Python does not run: `python3` was not found"), "{problems:?}");
+    assert!(problems.contains(&"`nvidia-smi` fails there: took longer than 2.5 s"), "{problems:?}");
+    assert!(problems.iter().any(|what| what.contains("has 1000000 slots")), "{problems:?}");
     for finding in findings {
         assert_eq!(finding["hosts"][0], "localhost");
         assert!(!finding["fix"].as_str().unwrap().is_empty());

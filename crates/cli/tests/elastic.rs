@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use ronde_control::cause::{CauseKind, Raised};
 use ronde_control::wire::{Change, DriverToRank, Greeting, JobKey, Milestone, Peer, RankToDriver};
 use ronde_control::{Rank, VERSION, Worker};
-use support::rank::{FakeRank, Meeting};
-use support::{Ended, Launched, PATIENCE, eventually, signal, start};
+use support::rank::{FakeRank, TestRendezvous};
+use support::{Ended, Launched, TIME_LIMIT, eventually, signal, start};
 use tempfile::TempDir;
 
 /// A worker's process: prints its identity and exits with 0 when a file appears.
@@ -27,12 +27,12 @@ struct Job {
     folder: TempDir,
 }
 
-/// A worker: its process, and the connection on which the test speaks for it.
-struct Player {
+/// A worker: its process, and the connection on which the test sends its messages.
+struct TestWorker {
     worker: u32,
     pid: i32,
-    meeting: Meeting,
-    line: Option<FakeRank>,
+    rendezvous: TestRendezvous,
+    connection: Option<FakeRank>,
 }
 
 impl Job {
@@ -51,11 +51,12 @@ impl Job {
     }
 
     /// Waits for the next `count` workers to start; returns them ordered by number.
-    fn workers(&self, count: usize) -> Vec<Player> {
-        let told = self.launched.told("worker", count);
-        let mut players: Vec<Player> = told.iter().map(|line| Player::read(line)).collect();
-        players.sort_by_key(|player| player.worker);
-        players
+    fn workers(&self, count: usize) -> Vec<TestWorker> {
+        let lines = self.launched.wait_for("worker", count);
+        let mut workers: Vec<TestWorker> =
+            lines.iter().map(|line| TestWorker::read(line)).collect();
+        workers.sort_by_key(|worker| worker.worker);
+        workers
     }
 
     /// Lets all processes exit with 0.
@@ -75,57 +76,57 @@ impl Job {
     }
 }
 
-impl Player {
-    fn read(line: &str) -> Player {
+impl TestWorker {
+    fn read(line: &str) -> TestWorker {
         let words: Vec<&str> = line.split_whitespace().collect();
         let address = words[2].split(',').next().unwrap().parse().unwrap();
-        let meeting = Meeting { address, key: JobKey::from_hex(words[3]).unwrap() };
+        let rendezvous = TestRendezvous { address, key: JobKey::from_hex(words[3]).unwrap() };
         let (worker, pid) = (words[0].parse().unwrap(), words[1].parse().unwrap());
-        Player { worker, pid, meeting, line: None }
+        TestWorker { worker, pid, rendezvous, connection: None }
     }
 
     fn join(&mut self) {
         let greeting = Greeting::Worker { version: VERSION.into(), worker: Worker(self.worker) };
-        let mut line = FakeRank::come(&self.meeting, self.worker, &greeting);
+        let mut connection = FakeRank::connect(&self.rendezvous, self.worker, &greeting);
         let (pid, host) = (self.pid as u32, "test".into());
         let (addresses, unix) = (Vec::new(), None);
-        line.say(&RankToDriver::Join(Peer { pid, host, local_rank: 0, addresses, unix }));
-        self.line = Some(line);
+        connection.send(&RankToDriver::Join(Peer { pid, host, local_rank: 0, addresses, unix }));
+        self.connection = Some(connection);
     }
 
-    fn hear(&mut self) -> DriverToRank {
-        self.line.as_mut().unwrap().hear()
+    fn receive(&mut self) -> DriverToRank {
+        self.connection.as_mut().unwrap().receive()
     }
 
-    fn say(&mut self, message: &RankToDriver) {
-        self.line.as_mut().unwrap().say(message);
+    fn send(&mut self, message: &RankToDriver) {
+        self.connection.as_mut().unwrap().send(message);
     }
 
     /// Leaves the world, like `hvd.shutdown()`.
     fn leave(&mut self) {
-        self.say(&RankToDriver::Leaving { error: None, blames: None });
-        self.line = None;
+        self.send(&RankToDriver::Leaving { error: None, blames: None });
+        self.connection = None;
     }
 }
 
 /// Forms a world of these workers, joining those that are not waiting yet; returns their ranks.
-fn world(players: &mut [&mut Player]) -> Vec<u32> {
-    let away = players.iter_mut().filter(|player| player.line.is_none());
-    away.for_each(|player| player.join());
+fn world(workers: &mut [&mut TestWorker]) -> Vec<u32> {
+    let absent = workers.iter_mut().filter(|worker| worker.connection.is_none());
+    absent.for_each(|worker| worker.join());
     let mut ranks = Vec::new();
-    for player in players.iter_mut() {
-        let DriverToRank::Assign { rank } = player.hear() else { panic!("no seat") };
+    for worker in workers.iter_mut() {
+        let DriverToRank::Assign { rank } = worker.receive() else { panic!("no assignment") };
         ranks.push(rank.0);
     }
-    for player in players.iter_mut() {
-        let DriverToRank::World { peers, .. } = player.hear() else { panic!("no world") };
+    for worker in workers.iter_mut() {
+        let DriverToRank::World { peers, .. } = worker.receive() else { panic!("no world") };
         assert_eq!(peers.len(), ranks.len());
-        player.say(&RankToDriver::Located { leader: Rank(0) });
+        worker.send(&RankToDriver::Located { leader: Rank(0) });
     }
-    for player in players.iter_mut() {
-        assert!(matches!(player.hear(), DriverToRank::Layout { .. }));
-        player.say(&RankToDriver::Reached(Milestone::State));
-        player.say(&RankToDriver::Reached(Milestone::Commit));
+    for worker in workers.iter_mut() {
+        assert!(matches!(worker.receive(), DriverToRank::Layout { .. }));
+        worker.send(&RankToDriver::Reached(Milestone::State));
+        worker.send(&RankToDriver::Reached(Milestone::Commit));
     }
     ranks
 }
@@ -147,7 +148,7 @@ fn the_job_survives_a_killed_worker_and_reports_the_recovery() {
     signal(two.pid, "KILL");
     let begin = Instant::now();
     for survivor in [&mut *one, &mut *three] {
-        let DriverToRank::Lost { rank, host, kind, cause } = survivor.hear() else {
+        let DriverToRank::Lost { rank, host, kind, cause } = survivor.receive() else {
             panic!("not lost")
         };
         assert_eq!((rank, host.as_str(), kind), (Rank(1), "localhost", CauseKind::Signal));
@@ -183,20 +184,20 @@ fn a_lost_host_returns_and_its_new_workers_append_to_the_same_files() {
     let [one, two] = workers.as_mut_slice() else { panic!() };
     assert_eq!(world(&mut [one, two]), [0, 1]);
     signal(job.agent(1), "KILL");
-    assert!(matches!(one.hear(), DriverToRank::Lost { rank: Rank(1), .. }));
+    assert!(matches!(one.receive(), DriverToRank::Lost { rank: Rank(1), .. }));
     one.leave();
     assert_eq!(world(&mut [one]), [0]);
-    let mut newcomer = job.workers(1).remove(0);
-    assert_eq!(newcomer.worker, 2);
+    let mut new_worker = job.workers(1).remove(0);
+    assert_eq!(new_worker.worker, 2);
     let coming = Change { coming: true, ..Change::default() };
-    assert_eq!(one.hear(), DriverToRank::Update { change: coming });
-    newcomer.join();
+    assert_eq!(one.receive(), DriverToRank::Update { change: coming });
+    new_worker.join();
     let added = Change { added: true, ..Change::default() };
-    assert_eq!(one.hear(), DriverToRank::Update { change: added });
+    assert_eq!(one.receive(), DriverToRank::Update { change: added });
     one.leave();
-    assert_eq!(world(&mut [one, &mut newcomer]), [0, 1]);
+    assert_eq!(world(&mut [one, &mut new_worker]), [0, 1]);
     one.leave();
-    newcomer.leave();
+    new_worker.leave();
     let logs = job.folder.path().join("logs");
     let wrote = |path: &Path| fs::read_to_string(path).unwrap();
     let text = wrote(&logs.join("rank.1/stdout"));
@@ -224,16 +225,16 @@ fn a_host_whose_agent_gets_sigterm_is_drained() {
     world(&mut [one, two]);
     signal(job.agent(1), "TERM");
     let change = Change { removed: true, ..Change::default() };
-    assert_eq!(one.hear(), DriverToRank::Update { change });
-    assert_eq!(two.hear(), DriverToRank::Update { change });
+    assert_eq!(one.receive(), DriverToRank::Update { change });
+    assert_eq!(two.receive(), DriverToRank::Update { change });
     assert!(support::alive(two.pid));
     one.leave();
     two.leave();
     two.join();
-    assert!(matches!(two.hear(), DriverToRank::Removed { .. }));
+    assert!(matches!(two.receive(), DriverToRank::Removed { .. }));
     assert_eq!(world(&mut [one]), [0]);
     signal(two.pid, "KILL");
-    eventually("its agent ends", PATIENCE, || {
+    eventually("its agent ends", TIME_LIMIT, || {
         (job.launched.part("__ronde-agent").len() == 1).then_some(())
     });
     one.leave();
@@ -271,48 +272,49 @@ fn a_script_adds_and_removes_hosts_and_each_of_its_failures_is_reported_once() {
     );
     let mut one = job.workers(1).remove(0);
     assert_eq!(world(&mut [&mut one]), [0]);
-    let troubles =
+    let failures =
         ["echo no such host", "exit 0", "echo the cloud is gone >&2; exit 3", "sleep 77"];
-    for (number, trouble) in troubles.iter().enumerate() {
+    for (number, failure) in failures.iter().enumerate() {
         // Each version has its own marker, because the previous one may still be running.
-        hosts(&format!("touch $FOLDER/seen-{number}; {trouble}"));
+        hosts(&format!("touch $FOLDER/seen-{number}; {failure}"));
         let seen = path.join(format!("seen-{number}"));
-        eventually("the script runs", PATIENCE, || seen.exists().then_some(()));
+        eventually("the script runs", TIME_LIMIT, || seen.exists().then_some(()));
     }
-    let sleeping = eventually("it hangs", PATIENCE, || job.launched.part("sleep\x0077").pop());
-    eventually("it is killed", PATIENCE, || (!support::alive(sleeping)).then_some(()));
+    let sleeping = eventually("it hangs", TIME_LIMIT, || job.launched.part("sleep\x0077").pop());
+    eventually("it is killed", TIME_LIMIT, || (!support::alive(sleeping)).then_some(()));
     hosts("echo localhost; echo 127.0.0.2:1");
     let change = Change { coming: true, ..Change::default() };
-    assert_eq!(one.hear(), DriverToRank::Update { change });
+    assert_eq!(one.receive(), DriverToRank::Update { change });
     let mut two = job.workers(1).remove(0);
     two.join();
     let change = Change { added: true, ..Change::default() };
-    assert_eq!(one.hear(), DriverToRank::Update { change });
+    assert_eq!(one.receive(), DriverToRank::Update { change });
     one.leave();
     assert_eq!(world(&mut [&mut one, &mut two]), [0, 1]);
     hosts("echo 127.0.0.2:1");
     let change = Change { removed: true, ..Change::default() };
-    assert_eq!(one.hear(), DriverToRank::Update { change });
-    assert_eq!(two.hear(), DriverToRank::Update { change });
+    assert_eq!(one.receive(), DriverToRank::Update { change });
+    assert_eq!(two.receive(), DriverToRank::Update { change });
     one.leave();
     two.leave();
     one.join();
     let reason = "its host is no longer listed".into();
-    assert_eq!(one.hear(), DriverToRank::Removed { reason });
+    assert_eq!(one.receive(), DriverToRank::Removed { reason });
     assert_eq!(world(&mut [&mut two]), [0]);
     signal(one.pid, "KILL");
-    eventually("its agent is released", PATIENCE, || {
+    eventually("its agent is released", TIME_LIMIT, || {
         (job.launched.part("__ronde-agent").len() == 1).then_some(())
     });
     two.leave();
     let ended = job.finish();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let trouble = "[ronde] host discovery failed, continuing with the known hosts: ";
-    let said = |what: &str| format!("{trouble}`{}/discover` {what}", path.display());
-    let garbage = said("printed an invalid list of hosts: line 1: `no such host` is not a host\n");
-    let nothing = said("printed an invalid list of hosts: it lists no hosts\n");
-    let failed = said("exited with code 3: the cloud is gone\n");
-    let hung = said("took longer than 1 s and was killed\n");
+    let prefix = "[ronde] host discovery failed, continuing with the known hosts: ";
+    let reported = |what: &str| format!("{prefix}`{}/discover` {what}", path.display());
+    let garbage =
+        reported("printed an invalid list of hosts: line 1: `no such host` is not a host\n");
+    let nothing = reported("printed an invalid list of hosts: it lists no hosts\n");
+    let failed = reported("exited with code 3: the cloud is gone\n");
+    let hung = reported("took longer than 1 s and was killed\n");
     contains_in_order(
         &ended.stderr,
         &[
@@ -342,13 +344,13 @@ fn a_worker_suspended_too_long_is_lost_and_the_reset_limit_ends_the_job() {
     signal(one.pid, "STOP");
     signal(one.pid, "CONT");
     signal(two.pid, "STOP");
-    let DriverToRank::Lost { rank, kind, cause, .. } = one.hear() else { panic!("not lost") };
+    let DriverToRank::Lost { rank, kind, cause, .. } = one.receive() else { panic!("not lost") };
     assert_eq!((rank, kind), (Rank(1), CauseKind::Halted));
     assert_eq!(
         cause,
         "was stopped (for example by SIGSTOP) for 1 s and was killed (RONDE_ELASTIC_STOPPED_SECONDS)"
     );
-    eventually("it is killed", PATIENCE, || (!support::alive(two.pid)).then_some(()));
+    eventually("it is killed", TIME_LIMIT, || (!support::alive(two.pid)).then_some(()));
     one.leave();
     one.join();
     let ended = job.launched.end();
@@ -397,8 +399,8 @@ fn if_all_workers_fail_the_job_ends_with_the_first_ones_code_and_error() {
     let [one, two] = workers.as_mut_slice() else { panic!() };
     world(&mut [one, two]);
     let error = Some(Raised::by_program("ValueError: no such file"));
-    one.say(&RankToDriver::Leaving { error, blames: None });
-    assert!(matches!(two.hear(), DriverToRank::Lost { rank: Rank(0), .. }));
+    one.send(&RankToDriver::Leaving { error, blames: None });
+    assert!(matches!(two.receive(), DriverToRank::Lost { rank: Rank(0), .. }));
     signal(one.pid, "KILL");
     signal(two.pid, "KILL");
     let ended = job.launched.end();

@@ -92,17 +92,17 @@ fn a_follower_gets_past_and_future_events_until_the_end() {
     let [mut json, mut words] = [&["--json"][..], &[]].map(|more| follow(folder.path(), more));
     let mut lines = BufReader::new(json.stdout.take().unwrap()).lines().map(Result::unwrap);
     let first = lines.next().unwrap();
-    assert!(first.contains("job_started"), "what was before comes first: {first}");
+    assert!(first.contains("job_started"), "past events come first: {first}");
     fs::write(folder.path().join("over"), "").unwrap();
     let followed: Vec<String> = std::iter::once(first).chain(lines).collect();
     assert_eq!(job.wait().unwrap().code(), Some(0));
     let written = fs::read_to_string(&log).unwrap();
-    assert_eq!(followed.join("\n") + "\n", written, "it is the same as in the file");
+    assert_eq!(followed.join("\n") + "\n", written, "the same events as in the file");
     assert_eq!(json.wait().unwrap().code(), Some(0));
-    let told = std::io::read_to_string(words.stdout.take().unwrap()).unwrap();
+    let text = std::io::read_to_string(words.stdout.take().unwrap()).unwrap();
     assert!(words.wait().unwrap().success());
-    assert!(told.contains("rank 1 (localhost, slot 1) runs as process "), "{told}");
-    assert!(told.ends_with("the job has ended with code 0\n"), "{told}");
+    assert!(text.contains("rank 1 (localhost, slot 1) runs as process "), "{text}");
+    assert!(text.ends_with("the job has ended with code 0\n"), "{text}");
 }
 
 #[test]
@@ -180,9 +180,9 @@ fn an_unwritable_event_log_is_reported_and_the_job_continues() {
         .args(["--event-log", "/dev/full", "-np", "1", "sh", "-c", "sleep 1; echo done"])
         .output()
         .unwrap();
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{told}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
     let reason = "[ronde] cannot write the event log: No space left on device";
-    assert_eq!(told.matches(reason).count(), 1, "{told}");
+    assert_eq!(stderr.matches(reason).count(), 1, "{stderr}");
     assert!(String::from_utf8(output.stdout).unwrap().contains("done"));
 }

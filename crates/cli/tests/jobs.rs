@@ -70,11 +70,12 @@ fn a_hostfile_places_the_ranks() {
 }
 
 #[test]
-fn a_host_that_does_not_answer_in_time_is_named() {
+fn a_host_that_does_not_respond_in_time_is_reported() {
     let ended = launch(&["-np", "1", "--start-timeout", "0"], "sleep 60").end();
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
-    let told = "error: `localhost`: it has not answered within 0 s\n\nhint: `--start-timeout` sets";
-    assert!(ended.stderr.starts_with(told), "{}", ended.stderr);
+    let expected =
+        "error: `localhost`: it has not answered within 0 s\n\nhint: `--start-timeout` sets";
+    assert!(ended.stderr.starts_with(expected), "{}", ended.stderr);
 }
 
 #[test]
@@ -189,7 +190,7 @@ fn a_killed_rank_ends_the_others_within_five_seconds() {
     // The others ignore SIGTERM.
     let script = "trap '' TERM; echo pid $$; while true; do sleep 1; done";
     let launched = launch(&["-np", "3"], script);
-    let pids = launched.told("pid", 3);
+    let pids = launched.wait_for("pid", 3);
     let start = Instant::now();
     signal(pids[1].parse().unwrap(), "KILL");
     eventually("nothing is left", Duration::from_secs(5), || {
@@ -250,9 +251,9 @@ fn signals_are_forwarded_and_set_the_exit_code() {
 trap 'echo got HUP; exit 0' HUP; trap 'echo got INT; exit 0' INT; trap 'echo got TERM; exit 0' TERM
 echo ready; while true; do sleep 0.05; done";
         let launched = launch(&["-np", "2"], script);
-        launched.told("ready", 2);
+        launched.wait_for("ready", 2);
         launched.signal(name);
-        assert_eq!(launched.told("got", 2), [name, name]);
+        assert_eq!(launched.wait_for("got", 2), [name, name]);
         let ended = launched.end();
         assert_eq!(ended.code, Some(code), "{}", ended.stderr);
         assert!(ended.stderr.contains(&format!("(SIG{name})")), "{}", ended.stderr);
@@ -263,7 +264,7 @@ echo ready; while true; do sleep 0.05; done";
 fn a_second_interrupt_kills_immediately() {
     let script = "trap '' INT TERM; echo ready; while true; do sleep 1; done";
     let mut launched = launch(&["-np", "2"], script);
-    launched.told("ready", 2);
+    launched.wait_for("ready", 2);
     let start = Instant::now();
     // The kernel may merge signals of one kind that arrive close together.
     eventually("the launcher ends", Duration::from_secs(4), || {
@@ -278,7 +279,7 @@ fn a_second_interrupt_kills_immediately() {
 fn the_key_appears_on_no_command_line_and_in_no_log() {
     let script = r#"echo "key $RONDE_JOB_KEY"; exec sleep 300"#;
     let launched = launch(&["--verbose", "-np", "2"], script);
-    let key = launched.told("key", 2).remove(0);
+    let key = launched.wait_for("key", 2).remove(0);
     assert_eq!(key.len(), 64);
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -324,7 +325,7 @@ more: `ronde explain output_lost`
     );
     assert_eq!(String::from_utf8_lossy(&output.stderr), expected);
     assert_eq!(output.status.code(), Some(1));
-    assert!(proof.exists(), "the job goes on");
+    assert!(proof.exists(), "the job continues");
 }
 
 #[test]

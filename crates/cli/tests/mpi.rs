@@ -69,7 +69,7 @@ fn hosts_unsupported_by_this_mpirun_are_refused_with_a_hint() {
     assert_eq!(
         ended.stderr,
         "error: this `mpirun` gives every host the same number of ranks, but `a` offers 1 slots and \
-         `b` offers 2\n\nhint: give every host as many slots, or use Open MPI's `mpirun`\n"
+         `b` offers 2\n\nhint: give every host the same number of slots, or use Open MPI's `mpirun`\n"
     );
 }
 
@@ -92,6 +92,6 @@ fn the_last_launcher_option_wins() {
     let folder = mpirun("mpirun (Open MPI) 4.1.4");
     let ended = launch(&folder, &["--mpi", "--gloo", "--mpi-args", "-x A", "-np", "1"]);
     assert_eq!(ended.code, Some(127), "{}", ended.stderr);
-    let warning = "warning: `--mpi-args` means nothing without `--mpi`";
+    let warning = "warning: `--mpi-args` has no effect without `--mpi`";
     assert!(ended.stderr.contains(warning), "{}", ended.stderr);
 }

@@ -1,4 +1,4 @@
-//! A job leaves no process behind, whichever of its processes dies and however it dies.
+//! No process outlives its job, whichever process of the job dies, and however it dies.
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 mod support;
@@ -24,7 +24,7 @@ while true; do sleep 1; done
 
 fn start() -> (Launched, Vec<i32>) {
     let launched = launch(&["-np", "2"], FAMILY);
-    let pids = launched.told("pid", 6).iter().map(|pid| pid.parse().unwrap()).collect();
+    let pids = launched.wait_for("pid", 6).iter().map(|pid| pid.parse().unwrap()).collect();
     (launched, pids)
 }
 
@@ -75,7 +75,8 @@ fn killing_launcher_and_agent_at_once_leaves_no_processes() {
 fn killing_agent_and_guardian_at_once_leaves_no_marked_processes() {
     let script = "setsid sleep 300 & echo pid $!; echo pid $$; wait";
     let launched = launch(&["-np", "2"], script);
-    let pids: Vec<i32> = launched.told("pid", 4).iter().map(|pid| pid.parse().unwrap()).collect();
+    let pids: Vec<i32> =
+        launched.wait_for("pid", 4).iter().map(|pid| pid.parse().unwrap()).collect();
     let guardian = launched.part("__ronde-guardian")[0];
     signal(guardian, "STOP");
     signal(launched.part("__ronde-agent")[0], "KILL");
@@ -89,8 +90,8 @@ fn a_nested_job_ends_with_the_outer_job() {
     let inner = env!("CARGO_BIN_EXE_horovodrun");
     let script = format!("exec {inner} -np 2 sh -c 'setsid sleep 300 & echo pid $$; wait'");
     let launched = launch(&["-np", "2"], &script);
-    let told = |_| launched.line().rsplit_once("pid ").unwrap().1.parse().unwrap();
-    let pids: Vec<i32> = (0..4).map(told).collect();
+    let read_pid = |_| launched.line().rsplit_once("pid ").unwrap().1.parse().unwrap();
+    let pids: Vec<i32> = (0..4).map(read_pid).collect();
     launched.signal("KILL");
     assert_all_gone(&launched, &pids);
 }
@@ -122,7 +123,8 @@ setsid sh -c 'echo pid $$; exec sleep 300' &
 setsid env -i sh -c 'echo pid $$; exec sleep 300' &
 sleep 0.3"#;
     let launched = launch(&["-np", "2"], script);
-    let pids: Vec<i32> = launched.told("pid", 4).iter().map(|pid| pid.parse().unwrap()).collect();
+    let pids: Vec<i32> =
+        launched.wait_for("pid", 4).iter().map(|pid| pid.parse().unwrap()).collect();
     assert_all_gone(&launched, &pids);
     let ended = launched.end();
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));

@@ -13,7 +13,7 @@ use std::time::Instant;
 const LINES: usize = 200_000;
 
 /// Writes lines in small chunks, like a program with a small buffer, then waits for a file.
-const SPEAK: &str = r"
+const WRITE_LINES: &str = r"
 import os, sys, time
 rank, count, start = os.environ['RANK'], int(sys.argv[1]), time.monotonic()
 for begin in range(0, count, 20):
@@ -32,11 +32,11 @@ fn four_hundred_thousand_lines_per_second_arrive_intact_and_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let (kept, flag) = (folder.path().join("kept"), folder.path().join("flag"));
     let start = Instant::now();
-    let (mut child, output) = speak(&kept, &flag);
+    let (mut child, output) = start_writers(&kept, &flag);
     let (mut counts, mut done) = ([0; 4], 0);
     for line in output.lines() {
         let line = line.unwrap();
-        let (rank, text) = told(&line);
+        let (rank, text) = split_prefix(&line);
         if text == "done" {
             done += 1;
         } else {
@@ -55,15 +55,18 @@ fn four_hundred_thousand_lines_per_second_arrive_intact_and_in_order() {
     for rank in 0..4 {
         let file = fs::read_to_string(kept.join(format!("rank.{rank}/stdout"))).unwrap();
         let mut lines = file.lines();
-        assert!((0..LINES).all(|number| told(lines.next().unwrap()).1 == expected(rank, number)));
+        assert!(
+            (0..LINES)
+                .all(|number| split_prefix(lines.next().unwrap()).1 == expected(rank, number))
+        );
     }
 }
 
-fn speak(kept: &Path, flag: &Path) -> (Child, BufReader<ChildStdout>) {
+fn start_writers(kept: &Path, flag: &Path) -> (Child, BufReader<ChildStdout>) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_horovodrun"))
         .args(["-np", "4", "--output-filename"])
         .arg(kept)
-        .args(["python3", "-c", SPEAK, &LINES.to_string()])
+        .args(["python3", "-c", WRITE_LINES, &LINES.to_string()])
         .arg(flag)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -73,7 +76,7 @@ fn speak(kept: &Path, flag: &Path) -> (Child, BufReader<ChildStdout>) {
     (child, output)
 }
 
-fn told(line: &str) -> (usize, &str) {
+fn split_prefix(line: &str) -> (usize, &str) {
     let (prefix, text) = line.split_once("]<stdout>:").unwrap();
     (prefix.strip_prefix('[').unwrap().parse().unwrap(), text)
 }

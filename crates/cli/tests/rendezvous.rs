@@ -12,38 +12,38 @@ use ronde_control::status::RankReport;
 use ronde_control::wire::remote_call::CallMessage;
 use ronde_control::wire::{DriverToRank, Greeting, Milestone, RankToDriver};
 use ronde_control::{Epoch, Rank, Worker};
-use support::rank::{FakeRank, Meeting, TELL_MEETING, is_dropped};
+use support::rank::{FakeRank, PRINT_RENDEZVOUS, TestRendezvous, is_dropped};
 use support::{Launched, eventually, launch, signal};
 
-fn open(size: u32) -> (Launched, Meeting) {
-    let launched = launch(&["-np", &size.to_string()], TELL_MEETING);
-    let meeting = Meeting::told_by(&launched);
-    (launched, meeting)
+fn open(size: u32) -> (Launched, TestRendezvous) {
+    let launched = launch(&["-np", &size.to_string()], PRINT_RENDEZVOUS);
+    let rendezvous = TestRendezvous::printed_by(&launched);
+    (launched, rendezvous)
 }
 
-fn world(meeting: &Meeting, size: u32) -> Vec<FakeRank> {
-    let mut ranks: Vec<_> = (0..size).map(|rank| FakeRank::join(meeting, rank)).collect();
+fn world(rendezvous: &TestRendezvous, size: u32) -> Vec<FakeRank> {
+    let mut ranks: Vec<_> = (0..size).map(|rank| FakeRank::join(rendezvous, rank)).collect();
     for rank in &mut ranks {
-        let DriverToRank::World { peers, .. } = rank.hear() else { panic!("no world") };
+        let DriverToRank::World { peers, .. } = rank.receive() else { panic!("no world") };
         assert_eq!(peers.len(), size as usize);
-        rank.say(&RankToDriver::Located { leader: Rank(0) });
+        rank.send(&RankToDriver::Located { leader: Rank(0) });
     }
     for rank in &mut ranks {
-        assert!(matches!(rank.hear(), DriverToRank::Layout { .. }));
+        assert!(matches!(rank.receive(), DriverToRank::Layout { .. }));
     }
     ranks
 }
 
 /// Runs each rank on its own thread, so that ranks leave and rejoin in any order.
 fn cycles(size: u32, rounds: u64) {
-    let (launched, meeting) = open(size);
+    let (launched, rendezvous) = open(size);
     let ranks: Vec<_> = (0..size)
         .map(|rank| {
-            let meeting = meeting.clone();
+            let rendezvous = rendezvous.clone();
             std::thread::spawn(move || {
                 for round in 1..=rounds {
-                    let mut fake = FakeRank::join(&meeting, rank);
-                    assert_eq!(fake.meet(), (round, size as usize));
+                    let mut fake = FakeRank::join(&rendezvous, rank);
+                    assert_eq!(fake.join_world(), (round, size as usize));
                     fake.leave();
                 }
             })
@@ -68,8 +68,8 @@ fn sixty_four_ranks_join_and_leave_ten_times() {
 
 #[test]
 fn the_others_learn_of_a_killed_rank_at_once() {
-    let (launched, meeting) = open(2);
-    let mut ranks = world(&meeting, 2);
+    let (launched, rendezvous) = open(2);
+    let mut ranks = world(&rendezvous, 2);
     let start = Instant::now();
     let victim = eventually("rank 1 runs", Duration::from_secs(5), || {
         let sleeping = launched.part("sleep");
@@ -79,7 +79,7 @@ fn the_others_learn_of_a_killed_rank_at_once() {
         })
     });
     signal(victim, "KILL");
-    let lost = ranks[0].hear();
+    let lost = ranks[0].receive();
     let cause = "was killed by signal 9 (SIGKILL)".to_owned();
     let (rank, host, kind) = (Rank(1), "localhost".into(), CauseKind::Signal);
     assert_eq!(lost, DriverToRank::Lost { rank, host, kind, cause });
@@ -90,70 +90,72 @@ fn the_others_learn_of_a_killed_rank_at_once() {
 #[test]
 fn a_rendezvous_missing_a_dead_rank_is_refused() {
     let script = r#"test "$RANK" = 0 || exit 0
-echo "meet $RONDE_RENDEZVOUS $RONDE_JOB_KEY"; exec sleep 300"#;
+echo "rendezvous $RONDE_RENDEZVOUS $RONDE_JOB_KEY"; exec sleep 300"#;
     let launched = launch(&["-np", "2"], script);
-    let meeting = Meeting::told_by(&launched);
-    let mut waiting = FakeRank::join(&meeting, 0);
-    let DriverToRank::Refused { reason } = waiting.hear() else { panic!("no refusal") };
+    let rendezvous = TestRendezvous::printed_by(&launched);
+    let mut waiting = FakeRank::join(&rendezvous, 0);
+    let DriverToRank::Refused { reason } = waiting.receive() else { panic!("no refusal") };
     assert!(reason.starts_with("rank 1 (localhost, slot 1) exited with code 0"), "{reason}");
-    assert!(waiting.try_hear::<DriverToRank>().is_err(), "the connection is closed");
+    assert!(waiting.try_receive::<DriverToRank>().is_err(), "the connection is closed");
 }
 
 #[test]
 fn a_closed_connection_counts_as_lost_after_a_second() {
-    let (_launched, meeting) = open(2);
-    let mut ranks = world(&meeting, 2);
+    let (_launched, rendezvous) = open(2);
+    let mut ranks = world(&rendezvous, 2);
     drop(ranks.pop());
-    let DriverToRank::Lost { rank, cause, .. } = ranks[0].hear() else { panic!("no loss") };
+    let DriverToRank::Lost { rank, cause, .. } = ranks[0].receive() else { panic!("no loss") };
     assert_eq!((rank, cause.as_str()), (Rank(1), "its connection to the launcher closed"));
 }
 
 #[test]
 fn other_versions_and_duplicate_ranks_are_refused() {
-    let (_launched, meeting) = open(2);
-    let mut old = FakeRank::greet(&meeting, 1, "0.0.1");
-    let DriverToRank::Refused { reason } = old.hear() else { panic!("no refusal") };
+    let (_launched, rendezvous) = open(2);
+    let mut old = FakeRank::greet(&rendezvous, 1, "0.0.1");
+    let DriverToRank::Refused { reason } = old.receive() else { panic!("no refusal") };
     assert!(reason.contains("install the same version"), "{reason}");
-    let _first = FakeRank::join(&meeting, 1);
-    let mut second = FakeRank::join(&meeting, 1);
-    let DriverToRank::Refused { reason } = second.hear() else { panic!("no refusal") };
+    let _first = FakeRank::join(&rendezvous, 1);
+    let mut second = FakeRank::join(&rendezvous, 1);
+    let DriverToRank::Refused { reason } = second.receive() else { panic!("no refusal") };
     assert!(reason.contains("two processes have the same HOROVOD_RANK"), "{reason}");
 }
 
 #[test]
 fn asking_a_job_without_a_function_for_one_is_refused() {
-    let (_launched, meeting) = open(2);
+    let (_launched, rendezvous) = open(2);
     let version = ronde_control::VERSION.to_owned();
     for greeting in [
         Greeting::Fetch { version: version.clone(), rank: Rank(0) },
         Greeting::Deliver { version, rank: Rank(0) },
     ] {
-        let mut curious = FakeRank::come(&meeting, 0, &greeting);
-        let Ok(CallMessage::Refused { reason }) = curious.try_hear() else { panic!("no refusal") };
+        let mut curious = FakeRank::connect(&rendezvous, 0, &greeting);
+        let Ok(CallMessage::Refused { reason }) = curious.try_receive() else {
+            panic!("no refusal")
+        };
         assert!(reason.contains("not started by `horovod.run`"), "{reason}");
     }
 }
 
 #[test]
 fn unauthenticated_connections_are_dropped_and_delay_no_rank() {
-    let (_launched, meeting) = open(2);
-    let first = FakeRank::join(&meeting, 0);
+    let (_launched, rendezvous) = open(2);
+    let first = FakeRank::join(&rendezvous, 0);
 
-    let mut garbage = TcpStream::connect(meeting.address).unwrap();
+    let mut garbage = TcpStream::connect(rendezvous.address).unwrap();
     garbage.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     assert!(is_dropped(&mut garbage, Duration::from_secs(2)));
 
-    let mut replay = TcpStream::connect(meeting.address).unwrap();
+    let mut replay = TcpStream::connect(rendezvous.address).unwrap();
     replay.write_all(&first.recorded).unwrap();
     assert!(is_dropped(&mut replay, Duration::from_secs(2)));
 
     // More silent connections than the launcher keeps, and one that sends half a message.
     let mut silent: Vec<_> =
-        (0..300).map(|_| TcpStream::connect(meeting.address).unwrap()).collect();
+        (0..300).map(|_| TcpStream::connect(rendezvous.address).unwrap()).collect();
     silent[7].write_all(&[48]).unwrap();
     let start = Instant::now();
-    let mut second = FakeRank::join(&meeting, 1);
-    assert_eq!(second.hear_world(), 2);
+    let mut second = FakeRank::join(&rendezvous, 1);
+    assert_eq!(second.receive_world(), 2);
     assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
     for stream in &mut silent {
         assert!(is_dropped(stream, Duration::from_secs(10)));
@@ -162,8 +164,8 @@ fn unauthenticated_connections_are_dropped_and_delay_no_rank() {
 }
 
 impl FakeRank {
-    fn hear_world(&mut self) -> usize {
-        match self.hear() {
+    fn receive_world(&mut self) -> usize {
+        match self.receive() {
             DriverToRank::World { peers, .. } => peers.len(),
             other => panic!("no world but {other:?}"),
         }
@@ -205,15 +207,15 @@ fn malformed_messages() -> (Vec<Greeting>, Vec<RankToDriver>) {
 
 /// Checks that the launcher survives malformed messages; one that panics exits with 101.
 fn survives_its_members(arguments: &[&str]) {
-    let launched = launch(arguments, TELL_MEETING);
-    let meeting = Meeting::told_by(&launched);
+    let launched = launch(arguments, PRINT_RENDEZVOUS);
+    let rendezvous = TestRendezvous::printed_by(&launched);
     let (greetings, messages) = malformed_messages();
     for greeting in &greetings {
-        drop(FakeRank::come(&meeting, 0, greeting));
+        drop(FakeRank::connect(&rendezvous, 0, greeting));
     }
     for message in &messages {
-        let mut fake = FakeRank::join(&meeting, 1);
-        fake.say(message);
+        let mut fake = FakeRank::join(&rendezvous, 1);
+        fake.send(message);
         drop(fake);
     }
     launched.signal("TERM");

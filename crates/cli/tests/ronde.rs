@@ -21,47 +21,47 @@ fn version_and_help() {
     (0)
     ");
     insta::assert_snapshot!(run("--help"), @r"
-    Tests, measures and watches Ronde; `horovodrun` starts jobs
+    Test, measure and monitor Ronde; `horovodrun` starts jobs
 
     Usage: ronde [COMMAND]
 
     Commands:
       agent       Offer this host to a job started with `horovodrun --agents`
-      bench       Measure the collectives on this machine or others, beside torch's gloo and MPI if asked
-      completion  Print what completes `ronde` and `horovodrun` in a shell
-      doctor      Look at the hosts of a job and between them, and say what would go wrong
-      env         Print a report about this installation and this machine, for a bug report
+      bench       Measure the collectives on this machine or others, optionally compared with torch's gloo and MPI
+      completion  Print shell completions for `ronde` and `horovodrun`
+      doctor      Check the hosts of a job and the network between them, and report problems
+      env         Print a report on this installation and this machine, for a bug report
       explain     Explain the code that an error ends with, and what to do about it
       status      Show the status of your running jobs on this machine
       test        Test this installation on two ranks with every installed framework
 
     Options:
-      -v, --version  Show the version
+      -v, --version  Print the version
       -h, --help     Print help
     (0)
     ");
     assert_eq!(run(""), run("--help"));
     insta::assert_snapshot!(run("bench --help"), @r"
-    Measure the collectives on this machine or others, beside torch's gloo and MPI if asked
+    Measure the collectives on this machine or others, optionally compared with torch's gloo and MPI
 
     Usage: ronde bench [-np <N>] [OPTIONS]
 
     Options:
-          --num-proc <N>              How many ranks; several numbers are measured one after the other; also written `-np <N>` [default: 2]
+          --num-proc <N>              Number of ranks; several are measured one after another; also written `-np <N>` [default: 2]
       -H, --hosts <HOSTS>             Hosts and the number of processes on each (1 if omitted), as in `node-a:4,node-b:4` [default: localhost:<N>]
-      -p, --ssh-port <PORT>           SSH port on the other hosts [default: as ssh itself is configured]
-      -i, --ssh-identity-file <FILE>  The private key to log in with [default: as ssh itself is configured]
-          --ssh-strict                Refuse hosts whose host key is unknown [default: accept it the first time]
-          --collective <NAMES>        allreduce, allgather, broadcast, alltoall, reducescatter, barrier; one training step's gradients of resnet50 or bert; or all [default: allreduce]
-          --sizes <BYTES>             Bytes that each rank hands in; K, M and G are powers of 1024 [default: 4,1K,16K,256K,4M,64M]
+      -p, --ssh-port <PORT>           SSH port on the other hosts [default: as configured for ssh]
+      -i, --ssh-identity-file <FILE>  Private key for logging in [default: as configured for ssh]
+          --ssh-strict                Refuse hosts with unknown host keys [default: accept them on first use]
+          --collective <NAMES>        allreduce, allgather, broadcast, alltoall, reducescatter, barrier; the gradients of one training step of resnet50 or bert; or all [default: allreduce]
+          --sizes <BYTES>             Bytes that each rank submits; K, M and G are powers of 1024 [default: 4,1K,16K,256K,4M,64M]
           --dtype <TYPE>              The element type [default: float32]
-          --compare <PEERS>           Measure these in the same run, round by round: gloo (of torch), mpi (an `mpirun` on the PATH)
-          --transport <WAYS>          auto: shared memory where it can be had; tcp: sockets; both if separated by a comma [default: auto]
-          --rounds <N>                Rounds for each line of the table [default: 15]
-          --seconds <S>               Instead: as many rounds as fit into so many seconds, for each line
+          --compare <PEERS>           Also measure these, in alternating rounds: gloo (from torch), mpi (the `mpirun` on the PATH)
+          --transport <TRANSPORTS>    auto: shared memory where possible; tcp: sockets; `auto,tcp`: both [default: auto]
+          --rounds <N>                Rounds per line of the table [default: 15]
+          --seconds <S>               Instead of a number of rounds: as many as fit into this many seconds per line
           --json <FILE>               Write all figures to a file; `-` writes them to standard output instead of the table
-          --plot <FILE>               Draw the times to an SVG file
-          --calibrate <FILE>          Find where on this machine one algorithm overtakes another, and write it to a file for RONDE_TUNING
+          --plot <FILE>               Plot the times to an SVG file
+          --calibrate <FILE>          Measure where one algorithm overtakes another on this machine, and write these thresholds to a file for RONDE_TUNING
           --verbose                   Log each step to standard error
       -h, --help                      Print help
 
@@ -87,9 +87,9 @@ fn shells_load_the_completions() {
     );
     let output = Command::new("bash").args(["-c", &script]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    let lines: Vec<&str> = told.lines().collect();
-    assert!(lines[0].ends_with(" ronde") && lines[1].ends_with(" horovodrun"), "{told}");
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines: Vec<&str> = stdout.lines().collect();
+    assert!(lines[0].ends_with(" ronde") && lines[1].ends_with(" horovodrun"), "{stdout}");
     assert_eq!(lines[2..], ["status", "--compare", "--num-proc"]);
     for shell in ["zsh", "fish"] {
         assert!(run(&format!("completion {shell}")).contains("num-proc"), "{shell}");
@@ -97,7 +97,7 @@ fn shells_load_the_completions() {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "one flat list of mistakes and their texts")]
+#[expect(clippy::too_many_lines, reason = "one flat list of errors and their texts")]
 fn usage_errors() {
     let lines = [
         "bnech",
@@ -116,11 +116,11 @@ fn usage_errors() {
         "bench -np 4 -H localhost:2",
         "bench --calibrate a --json b",
     ];
-    let told: Vec<_> = lines
+    let texts: Vec<_> = lines
         .iter()
         .map(|line| format!("$ {}\n{}\n", format!("ronde {line}").trim_end(), run(line)))
         .collect();
-    insta::assert_snapshot!(told.join("\n"), @r"
+    insta::assert_snapshot!(texts.join("\n"), @r"
     $ ronde bnech
     error: there is no command `bnech`
 
@@ -146,13 +146,13 @@ fn usage_errors() {
     (2)
 
     $ ronde bench -np 0
-    error: invalid value `0` for `--num-proc <N>`: it must be a whole number from 1
+    error: invalid value `0` for `--num-proc <N>`: it must be a positive integer
 
     hint: `ronde bench --help` lists all options
     (2)
 
     $ ronde bench -np 2,two
-    error: invalid value `two` for `--num-proc <N>`: it must be a whole number from 1
+    error: invalid value `two` for `--num-proc <N>`: it must be a positive integer
 
     hint: `ronde bench --help` lists all options
     (2)
@@ -183,14 +183,14 @@ fn usage_errors() {
     (2)
 
     $ ronde bench --transport udp
-    error: invalid value `udp` for `--transport <WAYS>`
+    error: invalid value `udp` for `--transport <TRANSPORTS>`
       [possible values: auto, tcp]
 
     hint: `ronde bench --help` lists all options
     (2)
 
     $ ronde bench --rounds 0
-    error: invalid value `0` for `--rounds <N>`: it must be a whole number from 1
+    error: invalid value `0` for `--rounds <N>`: it must be a positive integer
 
     hint: `ronde bench --help` lists all options
     (2)

@@ -13,7 +13,7 @@ use std::time::Duration;
 use ronde_control::status::{RankReport, TensorStatus};
 use ronde_control::wire::{DriverToRank, RankToDriver};
 use support::eventually;
-use support::rank::{FakeRank, Meeting};
+use support::rank::{FakeRank, TestRendezvous};
 
 /// A launcher whose jobs are registered in a separate folder.
 struct Job {
@@ -64,13 +64,13 @@ fn text(output: &Output) -> String {
 }
 
 /// Joins as a rank and answers every query with the same report until the connection ends.
-fn take_part(meeting: &Meeting, rank: u32, report: RankReport) -> thread::JoinHandle<()> {
-    let mut fake = FakeRank::join(meeting, rank);
+fn take_part(rendezvous: &TestRendezvous, rank: u32, report: RankReport) -> thread::JoinHandle<()> {
+    let mut fake = FakeRank::join(rendezvous, rank);
     thread::spawn(move || {
-        fake.meet();
-        while let Ok(message) = fake.try_hear() {
+        fake.join_world();
+        while let Ok(message) = fake.try_receive() {
             if matches!(message, DriverToRank::Ask) {
-                fake.say(&RankToDriver::Report(report.clone()));
+                fake.send(&RankToDriver::Report(report.clone()));
             }
         }
     })
@@ -87,7 +87,7 @@ fn a_job_is_shown_with_its_ranks_and_who_is_late() {
     let line = job.line();
     let (address, key) = line.trim().split_once(">:").unwrap().1.split_once(' ').unwrap();
     let key = ronde_control::wire::JobKey::from_hex(key).unwrap();
-    let meeting = Meeting { address: address.parse().unwrap(), key };
+    let rendezvous = TestRendezvous { address: address.parse().unwrap(), key };
     let before = text(&status(runtime.path(), &["--once"]));
     assert!(before.contains("no world yet") && before.contains("running"), "{before}");
     let waits = TensorStatus {
@@ -106,9 +106,11 @@ fn a_job_is_shown_with_its_ranks_and_who_is_late() {
     };
     let idle = RankReport { collectives: 12, ..RankReport::default() };
     let ranks = [waiting.clone(), idle, waiting].map(Some);
-    let threads: Vec<_> =
-        (0..).zip(ranks).map(|(rank, report)| take_part(&meeting, rank, report.unwrap())).collect();
-    let once = eventually("all ranks have told how they stand", Duration::from_secs(20), || {
+    let threads: Vec<_> = (0..)
+        .zip(ranks)
+        .map(|(rank, report)| take_part(&rendezvous, rank, report.unwrap()))
+        .collect();
+    let once = eventually("all ranks have reported", Duration::from_secs(20), || {
         let output = status(runtime.path(), &["--once"]);
         text(&output).contains("late: ").then_some(output)
     });

@@ -62,7 +62,7 @@ fn version() {
 #[expect(clippy::too_many_lines, reason = "it is as long as the help")]
 fn help() {
     insta::assert_snapshot!(run("--help"), @r"
-    Runs a script on several processes that train one model together
+    Run a script on several processes that train one model together
 
     Usage: horovodrun -np <N> [-H <HOSTS>] [OPTIONS] <COMMAND> [ARGUMENTS]...
 
@@ -71,9 +71,9 @@ fn help() {
       -H, --hosts <HOSTS>                 Hosts and the number of processes on each (1 if omitted), as in `node-a:4,node-b:4` [default: localhost:<N>]
           --hostfile <FILE>               A hostfile, with one host per line: `node-a slots=4`
           --network-interfaces <NAMES>    Network interfaces to use between hosts, as in `eth0,ib0`; each host uses the ones it has; may be repeated [default: any that work]
-      -p, --ssh-port <PORT>               SSH port on the other hosts [default: as ssh itself is configured]
-      -i, --ssh-identity-file <FILE>      The private key to log in with [default: as ssh itself is configured]
-          --ssh-strict                    Refuse hosts whose host key is unknown [default: accept it the first time]
+      -p, --ssh-port <PORT>               SSH port on the other hosts [default: as configured for ssh]
+      -i, --ssh-identity-file <FILE>      Private key for logging in [default: as configured for ssh]
+          --ssh-strict                    Refuse hosts with unknown host keys [default: accept them on first use]
           --mpi                           Launch the ranks with `mpirun`; they find each other over MPI
           --jsrun                         Launch the ranks with LSF's `jsrun`
           --mpi-args <ARGUMENTS>          Extra arguments for `mpirun`, as one string, as in `--mpi-args=--oversubscribe`
@@ -87,7 +87,7 @@ fn help() {
           --config-file <FILE>            A YAML file with options; the command line takes precedence
           --verbose                       Log each step to standard error
           --check-build                   Show what this installation supports; also written `-cb`
-      -v, --version                       Show the version
+      -v, --version                       Print the version
       -h, --help                          Print help
 
     Tuning:
@@ -110,7 +110,7 @@ fn help() {
           --timeline-filename <FILE>
               Write a timeline of all tensors to this file, for Perfetto or `chrome://tracing`
           --timeline-mark-cycles
-              Show in the timeline where each bucket begins
+              Mark in the timeline where each bucket begins
           --no-stall-check
               Do not warn about stalled ranks
           --stall-check-warning-time-seconds <N>
@@ -124,7 +124,7 @@ fn help() {
 
     Libraries:
           --tcp                  Keep NCCL off InfiniBand
-          --mpi-threads-disable  Initialise MPI for one thread only
+          --mpi-threads-disable  Initialize MPI for one thread only
 
     Elastic jobs:
           --min-np <N>
@@ -134,9 +134,9 @@ fn help() {
           --host-discovery-script <SCRIPT>
               Script that prints the available hosts, one per line, as in `node-a:4`; run every second
           --slots-per-host <N>
-              Slots per host where the discovery script prints no number
+              Slots per host if the discovery script prints none
           --elastic-timeout <SECONDS>
-              Seconds an elastic job waits for enough processes after a change [default: 600]
+              How long an elastic job waits for enough slots, in seconds [default: 600]
           --reset-limit <N>
               Maximum number of times an elastic job may re-form its world [default: unlimited]
           --blacklist-cooldown-range <MIN> <MAX>
@@ -180,7 +180,7 @@ fn check_build() {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "one flat list of mistakes and their texts")]
+#[expect(clippy::too_many_lines, reason = "one flat list of errors and their texts")]
 fn usage_errors() {
     let lines = [
         "",
@@ -219,11 +219,11 @@ fn usage_errors() {
         "-np auto --agents 2 x",
         "--nonsense",
     ];
-    let told: Vec<_> = lines
+    let texts: Vec<_> = lines
         .iter()
         .map(|line| format!("$ {}\n{}\n", format!("horovodrun {line}").trim_end(), run(line)))
         .collect();
-    insta::assert_snapshot!(told.join("\n"), @r"
+    insta::assert_snapshot!(texts.join("\n"), @r"
     $ horovodrun
     error: the number of processes was not given: use `-np <N>`
     error: no command given
@@ -244,19 +244,19 @@ fn usage_errors() {
     (2)
 
     $ horovodrun -np 0 x
-    error: invalid value `0` for `--num-proc <N>`: it must be a whole number from 1, or auto, gpu or cpu
+    error: invalid value `0` for `--num-proc <N>`: it must be a positive integer, or auto, gpu or cpu
 
     hint: `horovodrun --help` lists all options
     (2)
 
     $ horovodrun -np -3 x
-    error: invalid value `-3` for `--num-proc <N>`: it must be a whole number from 1, or auto, gpu or cpu
+    error: invalid value `-3` for `--num-proc <N>`: it must be a positive integer, or auto, gpu or cpu
 
     hint: `horovodrun --help` lists all options
     (2)
 
     $ horovodrun -np two x
-    error: invalid value `two` for `--num-proc <N>`: it must be a whole number from 1, or auto, gpu or cpu
+    error: invalid value `two` for `--num-proc <N>`: it must be a positive integer, or auto, gpu or cpu
 
     hint: `horovodrun --help` lists all options
     (2)
@@ -307,11 +307,11 @@ fn usage_errors() {
     error: `--min-np 5` is greater than `-np 4`
     error: `-np 4` is more than `--max-np 3` allows
 
-    hint: say for example `horovodrun -np 4 --min-np 2 --max-np 8 ...`
+    hint: for example: `horovodrun -np 4 --min-np 2 --max-np 8 ...`
     (2)
 
     $ horovodrun --min-np 2 --mpi x
-    error: `--mpi` does not go with `--min-np` or `--host-discovery-script`: `mpirun` cannot replace ranks
+    error: `--mpi` cannot be combined with `--min-np` or `--host-discovery-script`: `mpirun` cannot replace ranks
 
     hint: leave `--mpi` out: elastic training needs no MPI
     (2)
@@ -319,7 +319,7 @@ fn usage_errors() {
     $ horovodrun --host-discovery-script d x
     error: the number of processes was not given: use `-np <N>` or `--min-np <N>`
 
-    hint: say for example `horovodrun -np 4 --min-np 2 --max-np 8 ...`
+    hint: for example: `horovodrun -np 4 --min-np 2 --max-np 8 ...`
     (2)
 
     $ horovodrun --host-discovery-script d -H a:1 -np 1 x
@@ -331,9 +331,9 @@ fn usage_errors() {
     (2)
 
     $ horovodrun --min-np 2 --blacklist-cooldown-range 0 5 x
-    error: `--blacklist-cooldown-range 0 5` must be two numbers of seconds, from 1 to 3600, the smaller one first
+    error: `--blacklist-cooldown-range 0 5` must be two numbers of seconds from 1 to 3600, the smaller one first
 
-    hint: say for example `--blacklist-cooldown-range 10 60`
+    hint: for example: `--blacklist-cooldown-range 10 60`
     (2)
 
     $ horovodrun --min-np 4 -H localhost:2 x
@@ -349,7 +349,7 @@ fn usage_errors() {
     (2)
 
     $ horovodrun --start-timeout soon --log-level loud -np 2 x
-    error: `--log-level` is `loud`, it must be TRACE, DEBUG, INFO, WARNING, ERROR or FATAL
+    error: `--log-level` is `loud`, but must be TRACE, DEBUG, INFO, WARNING, ERROR or FATAL
 
     hint: `horovodrun --help` lists all options
     (2)
@@ -357,7 +357,7 @@ fn usage_errors() {
     $ horovodrun --hostfile no-such-file -np 2 x
     error: the hostfile `no-such-file` cannot be read: No such file or directory (os error 2)
 
-    hint: check the spelling, and the directory that you are in
+    hint: check the spelling and the current directory
     (2)
 
     $ horovodrun --hostfile f -H a:1 -np 2 x
@@ -371,19 +371,19 @@ fn usage_errors() {
     $ horovodrun --config-file no-such-file -np 2 x
     error: the configuration file `no-such-file` cannot be read: No such file or directory (os error 2)
 
-    hint: check the spelling, and the directory that you are in
+    hint: check the spelling and the current directory
     (2)
 
     $ horovodrun --output-filename /proc/nowhere -np 1 true
-    error: cannot keep output in `/proc/nowhere`: No such file or directory (os error 2)
+    error: cannot save output in `/proc/nowhere`: No such file or directory (os error 2)
 
-    hint: name a directory that can be made and written
+    hint: use a directory that can be created and written to
     (2)
 
     $ horovodrun --event-log /proc/nowhere -np 1 true
     error: cannot write the event log `/proc/nowhere`: No such file or directory (os error 2)
 
-    hint: name a file that can be made, in a directory that exists
+    hint: use a file that can be created, in an existing directory
     (2)
 
     $ horovodrun --mpi --event-log events -np 1 true
@@ -409,25 +409,25 @@ fn usage_errors() {
     $ horovodrun --nproc_per_node 2 --nnodes=2 train.py
     error: there is no option `--nproc_per_node`
 
-    hint: instead of `--nproc_per_node` of `torchrun`, use `-np`, the number of processes on all hosts together
+    hint: instead of `torchrun`'s `--nproc_per_node`, use `-np`, the number of processes on all hosts together
     (2)
 
     $ horovodrun --standalone train.py
     error: there is no option `--standalone`
 
-    hint: leave out `--standalone` of `torchrun`: one `horovodrun` starts the ranks on all hosts in `-H`, and they find each other
+    hint: leave out `torchrun`'s `--standalone`: one `horovodrun` starts the ranks on all hosts in `-H`, and they find each other
     (2)
 
     $ horovodrun -np 2 -m
-    error: `-m` needs the name of a module
+    error: `-m` needs a module name
 
-    hint: say for example `horovodrun -np 2 -m package.train`
+    hint: for example: `horovodrun -np 2 -m package.train`
     (2)
 
     $ horovodrun -np gpu -H node-a:2 x
     error: `-np gpu` and `-np cpu` count this machine's devices, but other hosts were given
 
-    hint: say `-np auto` for one process per slot of these hosts, or a number
+    hint: use `-np auto` for one process per slot of these hosts, or give a number
     (2)
 
     $ horovodrun -np auto --agents 2 x
@@ -450,10 +450,10 @@ fn commands_report_output_they_cannot_write() {
     for (program, argument) in [(launcher, "--help"), (launcher, "--check-build"), (ronde, "-v")] {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let output = Command::new(program).arg(argument).stdout(full).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr);
-        let said =
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let expected =
             "error: standard output cannot be written: No space left on device (os error 28)";
-        assert!(told.starts_with(said), "{argument}: {told}");
+        assert!(stderr.starts_with(expected), "{argument}: {stderr}");
         assert_eq!(output.status.code(), Some(1), "{argument}");
     }
 }
@@ -472,27 +472,27 @@ fn invalid_settings_are_refused_before_anything_starts() {
         String::from_utf8(output.stderr).unwrap()
     };
     insta::assert_snapshot!(run(&["--timeline-filename", "/no/such/t.json"]), @r"
-    error: HOROVOD_FUSION_THRESHOLD is `64MB`, it must be a number of bytes, here 67108864
-    error: RONDE_TRANSPORT is `pigeon`, it must be auto or tcp
+    error: HOROVOD_FUSION_THRESHOLD is `64MB`, but must be a number of bytes, here 67108864
+    error: RONDE_TRANSPORT is `pigeon`, but must be auto or tcp
     error: `--timeline-filename`: HOROVOD_TIMELINE is `/no/such/t.json`, which cannot be written: `/no/such`: No such file or directory (os error 2)
 
-    hint: unset what is wrong, or set it to what docs/reference/settings.md says
+    hint: correct or unset these settings; docs/reference/settings.md describes them
     ");
     insta::assert_snapshot!(run(&["--fusion-threshold-mb", "64MB", "--cache-capacity", "-1"]), @r"
-    error: `--fusion-threshold-mb` is `64MB`, it must be a whole number from 0
-    error: `--cache-capacity` is `-1`, it must be a whole number from 0
-    error: HOROVOD_FUSION_THRESHOLD is `64MB`, it must be a number of bytes, here 67108864
-    error: RONDE_TRANSPORT is `pigeon`, it must be auto or tcp
+    error: `--fusion-threshold-mb` is `64MB`, but must be a non-negative integer
+    error: `--cache-capacity` is `-1`, but must be a non-negative integer
+    error: HOROVOD_FUSION_THRESHOLD is `64MB`, but must be a number of bytes, here 67108864
+    error: RONDE_TRANSPORT is `pigeon`, but must be auto or tcp
 
-    hint: `horovodrun --help` lists all options; unset what is wrong, or set it to what docs/reference/settings.md says
+    hint: `horovodrun --help` lists all options; correct or unset these settings; docs/reference/settings.md describes them
     ");
     let elastic = run(&["--min-np", "3"]);
     insta::assert_snapshot!(elastic, @r"
-    error: HOROVOD_FUSION_THRESHOLD is `64MB`, it must be a number of bytes, here 67108864
-    error: RONDE_TRANSPORT is `pigeon`, it must be auto or tcp
+    error: HOROVOD_FUSION_THRESHOLD is `64MB`, but must be a number of bytes, here 67108864
+    error: RONDE_TRANSPORT is `pigeon`, but must be auto or tcp
     error: `--min-np 3` is greater than `-np 2`
 
-    hint: unset what is wrong, or set it to what docs/reference/settings.md says; say for example `horovodrun -np 4 --min-np 2 --max-np 8 ...`
+    hint: correct or unset these settings; docs/reference/settings.md describes them; for example: `horovodrun -np 4 --min-np 2 --max-np 8 ...`
     ");
     // A variable is ignored if an option sets the same value.
     let output = Command::new(env!("CARGO_BIN_EXE_horovodrun"))

@@ -1,18 +1,19 @@
-//! The control plane: `horovodrun` is the driver, which starts an agent on every host, which starts
-//! and watches the ranks there.
+//! The control plane: `horovodrun` is the driver and starts an agent on every host; the agent
+//! starts and watches the ranks there.
 //!
 //! ```text
 //! driver ─▶ guardian ─▶ agent ─▶ rank, rank, …      one guardian and one agent per host
 //!    ▲                             │
-//!    └──────── rendezvous ─────────┘                where the ranks meet, on a socket of the driver
+//!    └──────── rendezvous ─────────┘                ranks find each other through the driver
 //! ```
 //!
-//! Nothing outlives the job, however a part of it ends: the agent removes everything when its pipe
-//! from the driver closes; the guardian, to whom all orphans of the agent fall, when the agent ends;
-//! the driver, by the mark in their environment, when both have gone. Decisions are in
-//! `ronde-control`; this crate carries them out. It knows nothing of tensors.
+//! Nothing outlives the job, however a part of it ends. The agent kills all its processes when its
+//! pipe from the driver closes. The guardian, which inherits all orphans of the agent, does so when
+//! the agent ends. The driver finds processes by the mark in their environment when both are gone.
+//! `ronde-control` makes the decisions; this crate carries them out. It knows nothing about
+//! tensors.
 //!
-//! Under somebody else's launcher there is no driver: [`rank0_rendezvous`] opens the rendezvous in rank 0.
+//! Under another launcher there is no driver: [`rank0_rendezvous`] opens the rendezvous in rank 0.
 #![forbid(unsafe_code)]
 
 pub mod agent;
@@ -51,10 +52,10 @@ use ronde_control::wire::JobKey;
 /// Why a job could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// The machine would not give what every job needs.
+    /// The machine does not provide something that every job needs.
     #[error("cannot {what}: {source}")]
     Machine {
-        /// What was asked for.
+        /// What failed, as a verb phrase.
         what: &'static str,
         /// The underlying I/O error.
         source: io::Error,
@@ -67,7 +68,7 @@ pub enum LaunchError {
         /// The underlying I/O error.
         source: io::Error,
     },
-    /// The file of `--event-log` could not be made.
+    /// The file given with `--event-log` could not be created.
     #[error("cannot write the event log `{path}`: {source}")]
     EventLog {
         /// Path of the file or directory.
@@ -75,8 +76,8 @@ pub enum LaunchError {
         /// The underlying I/O error.
         source: io::Error,
     },
-    /// The files for what the ranks write could not be made.
-    #[error("cannot keep output in `{path}`: {source}")]
+    /// The files for the ranks' output could not be created.
+    #[error("cannot save output in `{path}`: {source}")]
     Files {
         /// Path of the file or directory.
         path: String,
@@ -86,17 +87,17 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// What to tell the user.
+    /// The error and its hint, formatted for the user.
     fn report(&self) -> String {
         format!("error: {self}\n\nhint: {}\n", self.hint())
     }
 
-    /// What to do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> &'static str {
         match self {
-            LaunchError::Files { .. } => "name a directory that can be made and written",
+            LaunchError::Files { .. } => "use a directory that can be created and written to",
             LaunchError::EventLog { .. } => {
-                "name a file that can be made, in a directory that exists"
+                "use a file that can be created, in an existing directory"
             }
             LaunchError::Agent { .. } if !std::path::Path::new("/proc/self/stat").exists() => {
                 "`/proc` is not mounted, and Ronde needs it to start and end processes: `mount -t proc \
@@ -107,7 +108,7 @@ impl LaunchError {
     }
 }
 
-/// A fresh key for a job.
+/// A new key for a job.
 pub fn new_key() -> Result<JobKey, LaunchError> {
     driver::entropy().map(JobKey::from_entropy)
 }
@@ -116,12 +117,12 @@ fn machine(what: &'static str) -> impl FnOnce(io::Error) -> LaunchError {
     move |source| LaunchError::Machine { what, source }
 }
 
-/// Runs a job to its end: the blocking form for `main`, which also listens to this process's signals.
+/// Runs a job to its end. Blocks, and handles this process's signals: for use in `main`.
 pub fn run(job: &Job) -> Result<JobOutcome, LaunchError> {
     block_on(async { driver::run(job, listen()?).await })
 }
 
-/// The same for a job whose ranks another launcher starts.
+/// Like [`run`], for a job whose ranks another launcher starts.
 pub fn run_delegated(job: &driver::delegated::Delegated) -> Result<JobOutcome, LaunchError> {
     block_on(async { driver::delegated::run(job, listen()?).await })
 }
@@ -136,7 +137,7 @@ fn block_on<T>(work: impl Future<Output = Result<T, LaunchError>>) -> Result<T, 
         .build()
         .map_err(machine("start the event loop"))?;
     let result = runtime.block_on(work);
-    // A screen that stands still does not hold the launcher back.
+    // A blocked terminal must not delay the launcher's exit.
     runtime.shutdown_background();
     result
 }

@@ -1,4 +1,4 @@
-//! A choice of ranks, as in `0,2` or `0-3,8`.
+//! A selection of ranks, such as `0,2` or `0-3,8`.
 
 use std::collections::BTreeSet;
 
@@ -10,16 +10,16 @@ const LARGEST: u32 = 1 << 20;
 /// Some ranks of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RankSet {
-    /// None of them.
+    /// No rank.
     None,
-    /// All of them.
+    /// All ranks.
     All,
-    /// The ranks of a list or of ranges.
+    /// The listed ranks.
     Listed(BTreeSet<u32>),
 }
 
 impl RankSet {
-    /// Reads `all`, `none` or a list of ranks and ranges.
+    /// Parses `all`, `none` or a list of ranks and ranges.
     pub fn parse(text: &str) -> Result<RankSet, String> {
         match text {
             "all" => return Ok(RankSet::All),
@@ -32,13 +32,13 @@ impl RankSet {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             match (number(first), number(last)) {
                 (Some(first), Some(last)) if first <= last => ranks.extend(first..=last),
-                _ => return Err("it must be ranks, as in `0`, `0,2` or `0-3`, or `all`".into()),
+                _ => return Err("expected ranks, as in `0`, `0,2` or `0-3`, or `all`".into()),
             }
         }
         Ok(RankSet::Listed(ranks))
     }
 
-    /// Whether a rank is one of them.
+    /// Whether the set contains a rank.
     pub fn contains(&self, rank: Rank) -> bool {
         match self {
             RankSet::None => false,
@@ -47,7 +47,7 @@ impl RankSet {
         }
     }
 
-    /// The lowest rank that is in both.
+    /// The lowest rank that is in both sets.
     pub fn lowest_of_both(&self, other: &RankSet) -> Option<Rank> {
         match (self, other) {
             (RankSet::None, _) | (_, RankSet::None) => None,
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_and_ranges_are_read() {
+    fn lists_and_ranges_are_parsed() {
         let listed = |ranks: &[u32]| Ok(RankSet::Listed(ranks.iter().copied().collect()));
         assert_eq!(RankSet::parse("0"), listed(&[0]));
         assert_eq!(RankSet::parse("2,0, 7"), listed(&[0, 2, 7]));

@@ -1,5 +1,5 @@
-//! The signals that end a job, interrupt, terminate and hang-up, as a stream; and the one that says that
-//! the terminal's window has another size.
+//! The signals that end a job (SIGINT, SIGTERM and SIGHUP) as a stream, and SIGWINCH, which reports
+//! a new size of the terminal's window.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,8 @@ pub struct Signals {
 pub struct Resizes(Option<Signal>);
 
 impl Resizes {
-    /// The next one; none ever comes once they have been taken. Dropping the future loses none.
+    /// Waits for the next change of size; forever, if [`Signals::resizes`] has already been called.
+    /// Cancel-safe.
     pub async fn next(&mut self) {
         match &mut self.0 {
             Some(stream) => drop(stream.recv().await),
@@ -26,11 +27,12 @@ impl Resizes {
     }
 }
 
-/// Listens to the signals that this process does not ignore: under `nohup` a hang-up means nothing.
+/// Listens for the signals that this process does not ignore: under `nohup`, SIGHUP has no effect.
 pub fn listen() -> io::Result<Signals> {
     let ignored = ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default());
-    // A launcher that was started with ended children ignored would pass that on to the guardian,
-    // whose wait for the agent would then not end with it. What is handled is not passed on.
+    // If this launcher was started with SIGCHLD ignored, the guardian would inherit that, and its
+    // wait for the agent would not end with the agent. A handled signal is not inherited as
+    // ignored.
     let _ = signal(SignalKind::child())?;
     let mut kinds = Vec::new();
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
@@ -44,12 +46,12 @@ pub fn listen() -> io::Result<Signals> {
 }
 
 impl Signals {
-    /// Takes the changes of the terminal's size, which end nothing.
+    /// Takes the stream of the terminal's changes of size.
     pub fn resizes(&mut self) -> Resizes {
         std::mem::take(&mut self.resizes)
     }
 
-    /// The next signal's number. Dropping the future loses none.
+    /// The number of the next signal. Cancel-safe.
     pub async fn next(&mut self) -> i32 {
         std::future::poll_fn(|context| {
             for (number, stream) in &mut self.kinds {
@@ -74,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mask_of_ignored_signals_is_read() {
+    fn the_mask_of_ignored_signals_is_parsed() {
         let status = "Name:\tx\nSigBlk:\t0000000000000003\nSigIgn:\t0000000000000001\n";
         assert_eq!(ignored(status), 1);
         assert_eq!(ignored("Name:\tx\n"), 0);

@@ -14,12 +14,12 @@ pub struct Window {
     pub stderr: bool,
 }
 
-/// What a terminal has that does not say how large it is.
+/// The size to assume for a terminal that does not report one.
 pub const USUAL: WindowSize = WindowSize { rows: 24, columns: 80 };
 
 impl Window {
-    /// The terminal behind standard output, if it is one on which lines can be erased. `term` is the
-    /// variable of that name.
+    /// The terminal behind standard output, if there is one and it can erase lines. `term` is the
+    /// value of `TERM`.
     pub fn of_stdout(term: Option<&str>) -> Option<Window> {
         let is_capable = term.is_none_or(|term| !matches!(term, "dumb" | ""));
         let window = || Window { size: size(), stderr: isatty(io::stderr()) };
@@ -27,7 +27,7 @@ impl Window {
     }
 }
 
-/// The size that the terminal behind standard output has now.
+/// The current size of the terminal behind standard output.
 pub fn size() -> WindowSize {
     let size = tcgetwinsize(io::stdout()).ok();
     let size = size.map(|size| WindowSize { rows: size.ws_row, columns: size.ws_col });

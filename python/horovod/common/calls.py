@@ -1,7 +1,7 @@
-"""Rules about collectives that hold whatever framework their tensors come from.
+"""Rules for collectives that hold in every framework.
 
-Names among the ranks, groups of one element type, shares of rows, and what compiled programs tell
-the native handlers. No framework is imported here: tensors are shapes and element types.
+They cover names, groups of one element type, shares of rows, and what compiled programs pass to the
+native handlers. No framework is imported here: tensors are only shapes and element types.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from horovod.common.reductions import Sum
 
 
 def full_name(kind: str, name: str | None, process_set: ProcessSet) -> tuple[str, int]:
-    """The name by which ranks match an operation, and the id of the set."""
+    """Return the name by which ranks match an operation, and the id of the process set."""
     number = registered_id(process_set)
     return f"{kind}.{name}" if name else f"{kind}.noname.{next_unnamed(number)}", number
 
 
 def by_type(types: Iterable[Hashable]) -> list[list[int]]:
-    """The places of each element type, because a native group has only one."""
+    """Return the indices of each element type, because a native group has only one type."""
     places: dict[Hashable, list[int]] = {}
     for place, each in enumerate(types):
         places.setdefault(each, []).append(place)
@@ -34,7 +34,7 @@ def by_type(types: Iterable[Hashable]) -> list[list[int]]:
 
 
 def equal_splits(rows: int, members: int) -> list[int]:
-    """How many rows each member gets from an alltoall without splits."""
+    """Return how many rows each member gets from an alltoall without splits."""
     if rows % members:
         raise ValueError(
             "splits not provided, but first dimension of tensor is not an even multiple of the "
@@ -44,7 +44,7 @@ def equal_splits(rows: int, members: int) -> list[int]:
 
 
 def shares(rows: int, members: int) -> list[int]:
-    """How many rows each member gets from a reducescatter: the first ones may get one more."""
+    """Return how many rows each member gets from a reducescatter: the first may get one more."""
     return [rows // members + (place < rows % members) for place in range(members)]
 
 
@@ -61,19 +61,19 @@ class Call:
     root: int = 0
 
     def number(self) -> int:
-        """The id of the set."""
+        """Return the id of the process set."""
         return registered_id(self.process_set)
 
     def members(self) -> int:
-        """How many ranks take part."""
+        """Return how many ranks take part."""
         return self.process_set.size() or 1
 
     def place(self) -> int:
-        """This rank among them."""
+        """Return this rank's index among them."""
         return self.process_set.rank() or 0
 
     def result(self, shape: Sequence[int]) -> list[int]:
-        """The shape of what this rank gets for a tensor, if all ranks have that shape."""
+        """Return the shape of this rank's result for a tensor with this shape on all ranks."""
         if self.kind in ("allreduce", "broadcast"):
             return list(shape)
         if not shape:
@@ -88,14 +88,14 @@ class Call:
         return [rows, *shape[1:]]
 
     def attributes(self) -> dict[str, Any]:
-        """What the native handler must know, as strings, integers and floats."""
-        told: dict[str, Any] = {"name": self.name, "set": self.number()}
+        """Return what the native handler needs, as strings, integers and floats."""
+        attributes: dict[str, Any] = {"name": self.name, "set": self.number()}
         if self.kind in ("allreduce", "reducescatter"):
-            told["op"] = int(self.op)
-            told["prescale"] = float(self.prescale)
-            told["postscale"] = float(self.postscale)
+            attributes["op"] = int(self.op)
+            attributes["prescale"] = float(self.prescale)
+            attributes["postscale"] = float(self.postscale)
         if self.kind == "broadcast":
-            told["root"] = self.root
+            attributes["root"] = self.root
         if self.kind == "alltoall":
-            told["members"] = self.members()
-        return told
+            attributes["members"] = self.members()
+        return attributes

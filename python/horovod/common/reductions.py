@@ -1,4 +1,4 @@
-"""The reductions with Horovod's numbers, and what the old `average` means."""
+"""The reductions with Horovod's numbers, and the deprecated `average`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = [
 
 
 class ReduceOp(enum.IntEnum):
-    """How a collective combines the values of the ranks; what its `op` argument takes.
+    """How a collective combines the values of the ranks; the type of its `op` argument.
 
     Every framework module exports the members as `hvd.Average`, `hvd.Sum` and so on. Members are
-    Horovod's integers: they compare, hash, format and pickle as such, and a plain integer works
-    wherever a member does.
+    Horovod's integers: they compare, hash, format and pickle like integers, and a plain integer
+    works wherever a member does.
 
     Example:
         >>> import horovod.torch as hvd
@@ -74,8 +74,8 @@ Product = ReduceOp.Product
 class UnsupportedReductionError(NotImplementedError, ValueError):
     """A collective does not support the requested reduction.
 
-    Horovod raises a `RuntimeError`, a `NotImplementedError` or a `ValueError` for it, depending on
-    the framework; this is all of them.
+    Depending on the framework, Horovod raises a `RuntimeError`, a `NotImplementedError` or a
+    `ValueError` for it; this class is all of them.
     """
 
 
@@ -93,7 +93,7 @@ def check_scatter(op: int) -> None:
 
 
 def predivided(factor: float, op: int) -> tuple[float, float]:
-    """Return the factors before and after a reduction that divides some of the average in advance.
+    """Return the factors before and after a reduction that does part of the averaging in advance.
 
     Args:
         factor: What to divide gradients by before the reduction; they are multiplied by it after.
@@ -114,8 +114,8 @@ def handle_average_backwards_compatibility(op: int | None, average: bool | None)
     """Return the reduction that `op` and the deprecated `average` ask for together.
 
     Args:
-        op: The reduction, or None if the caller was given none.
-        average: Deprecated spelling: True means `Average`, False means `Sum`.
+        op: The reduction, or None if the caller gave none.
+        average: Deprecated: True means `Average`, False means `Sum`.
 
     Returns:
         The reduction; `Average` if both arguments are None.

@@ -1,4 +1,4 @@
-"""Allgather: rows of every element type, as many as each rank likes."""
+"""Allgather: rows of every element type, any number from each rank."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Allreduce: every operation, element type, shape and form gives what NumPy gives."""
+"""Allreduce: every operation, element type, shape and form matches NumPy."""
 
 import warnings
 
@@ -10,7 +10,7 @@ REDUCTIONS = {"Sum": np.sum, "Min": np.min, "Max": np.max, "Product": np.prod}
 
 
 @pytest.mark.over(form="allreduce", dtype="reduced")
-def test_reductions_are_those_of_numpy(framework, form, dtype):
+def test_reductions_match_numpy(framework, form, dtype):
     reduce = framework.call("allreduce", form)
     cases = [(name, everyones(shape)) for name in REDUCTIONS for shape in framework.shapes]
     tensors = [framework.tensor(mine(arrays), dtype) for _, arrays in cases]
@@ -31,7 +31,7 @@ def test_reductions_are_those_of_numpy(framework, form, dtype):
 
 
 @pytest.mark.over(dtype="carried")
-def test_sums_of_what_cannot_be_reduced_otherwise(framework, dtype):
+def test_sums_of_types_without_other_reductions(framework, dtype):
     arrays = everyones((3, 5))
     result = framework.one("allreduce", framework.tensor(mine(arrays), dtype), op=framework.hvd.Sum)
     assert framework.dtype(result) == dtype
@@ -42,7 +42,7 @@ def test_sums_of_what_cannot_be_reduced_otherwise(framework, dtype):
 def test_averages_of_floats(framework, dtype):
     arrays = everyones((1000,))
     result = framework.one("allreduce", framework.tensor(mine(arrays), dtype))
-    # Only a power of two has a factor that no element type rounds.
+    # Only for a power of two is the factor exact in every element type.
     exact = size() & (size() - 1) == 0
     precision = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-7, "float64": 1e-15}[dtype]
     limits = {"rtol": 0 if exact else precision, "atol": 0}
@@ -50,7 +50,7 @@ def test_averages_of_floats(framework, dtype):
 
 
 @pytest.mark.over(dtype="integers")
-def test_averages_of_integers_are_truncated_towards_zero(framework, dtype):
+def test_averages_of_integers_are_truncated_toward_zero(framework, dtype):
     lowest = 0 if dtype.startswith("u") else 2
     arrays = [array - lowest for array in everyones((1000,))]
     result = framework.one("allreduce", framework.tensor(mine(arrays), dtype))
@@ -75,13 +75,13 @@ def test_factors_of_integers_and_of_averages(framework):
 
 
 @pytest.mark.over(dtype="booleans")
-def test_booleans_are_joined_by_or_and_by_and(framework, dtype):
+def test_booleans_are_combined_with_or_and_and(framework, dtype):
     arrays = [array > 1 for array in everyones((1000,))]
     tensor = framework.tensor(mine(arrays), dtype)
     expected = {"Sum": np.any, "Max": np.any, "Product": np.all, "Min": np.all}
-    for name, join in expected.items():
+    for name, combine in expected.items():
         result = framework.one("allreduce", tensor, op=getattr(framework.hvd, name))
-        assert np.array_equal(framework.values(result), join(arrays, axis=0)), name
+        assert np.array_equal(framework.values(result), combine(arrays, axis=0)), name
 
 
 def test_the_result_has_the_same_bits_on_every_rank_and_every_time(framework):
@@ -115,7 +115,7 @@ def test_compressed_reductions_keep_their_types(framework, compression):
 
 @pytest.mark.needs("average")
 @pytest.mark.over(form="allreduce")
-def test_the_old_argument_warns_and_excludes_the_new_one(framework, form):
+def test_the_deprecated_argument_warns_and_excludes_the_new_one(framework, form):
     own = framework.tensor([float(rank() + 1)])
     total = float(sum(each + 1 for each in ranks()))
     for average, expected in ((False, total), (True, total / size())):
@@ -136,7 +136,7 @@ def directions(shape, seed=0):
 
 @pytest.mark.needs("adasum")
 @pytest.mark.over(form="allreduce", dtype="floats")
-def test_adasum_is_what_its_definition_says(framework, form, dtype):
+def test_adasum_matches_its_definition(framework, form, dtype):
     limit = {"float16": 1e-2, "bfloat16": 6e-2, "float32": 1e-5, "float64": 1e-12}[dtype]
     cases = [
         [framework.tensor(array, dtype) for array in directions(shape)]
@@ -151,7 +151,7 @@ def test_adasum_is_what_its_definition_says(framework, form, dtype):
 
 
 @pytest.mark.needs("adasum")
-def test_adasum_adds_right_angles_averages_equals_and_scales_once(framework):
+def test_adasum_adds_orthogonal_tensors_averages_equal_ones_and_scales_once(framework):
     op = framework.hvd.Adasum
     unit = framework.tensor(np.eye(size())[rank()] * 3)
     assert np.array_equal(framework.values(framework.one("allreduce", unit, op=op)), [3] * size())

@@ -1,4 +1,4 @@
-"""Alltoall: shares of any number of rows go to each rank."""
+"""Alltoall: each rank gets a share of any number of rows."""
 
 import numpy as np
 import pytest
@@ -6,12 +6,12 @@ from world import everyones, mine, rank, ranks, size
 
 
 def table(offset=0):
-    """How many rows each rank sends to each, some of them none."""
+    """How many rows each rank sends to each other; some send none."""
     return [[(source + 2 * target + offset) % 4 for target in ranks()] for source in ranks()]
 
 
 def exchanged(arrays, splits):
-    """What this rank gets of everyone's rows, and how many from each."""
+    """The rows that this rank gets from all ranks, and how many from each."""
     parts = [
         np.split(array[: sum(rows)], np.cumsum(rows)[:-1])[rank()]
         for array, rows in zip(arrays, splits)
@@ -33,23 +33,23 @@ def test_equal_shares_of_every_type(framework, form, dtype):
 
 @pytest.mark.needs("ragged")
 @pytest.mark.over(form="alltoall", dtype="every")
-def test_shares_that_differ(framework, form, dtype):
+def test_shares_of_different_sizes(framework, form, dtype):
     offsets = range(4) if framework.has(["empty"]) else [1]
     for offset in offsets:
         splits = table(offset)
         arrays = everyones((4 * size() + 3, 2))
-        # What is beyond the splits stays where it is.
+        # Rows beyond the splits are not sent.
         left = 3 if offset % 2 else 0
         arrays = [array[: sum(rows) + left] for array, rows in zip(arrays, splits)]
         if dtype == "bool":
             arrays = [array > 1 for array in arrays]
         expected, numbers = exchanged(arrays, splits)
         tensor = framework.tensor(mine(arrays), dtype)
-        received, told = framework.one("alltoall", tensor, mine(splits), form=form)
+        received, counts = framework.one("alltoall", tensor, mine(splits), form=form)
         assert framework.dtype(received) == dtype
         assert np.array_equal(framework.values(received), expected)
-        assert framework.dtype(told) == "int32"
-        assert framework.values(told).tolist() == numbers
+        assert framework.dtype(counts) == "int32"
+        assert framework.values(counts).tolist() == numbers
         assert np.array_equal(framework.values(tensor), mine(arrays))
 
 
@@ -57,19 +57,19 @@ def test_shares_that_differ(framework, form, dtype):
 def test_splits_may_be_a_tensor(framework):
     splits = [each + 1 for each in ranks()]
     tensor = framework.tensor(np.full((sum(splits), 2), rank()))
-    received, told = framework.one("alltoall", tensor, framework.tensor(splits, "int32"))
+    received, counts = framework.one("alltoall", tensor, framework.tensor(splits, "int32"))
     assert framework.values(received)[:, 0].tolist() == np.repeat(ranks(), rank() + 1).tolist()
-    assert framework.values(told).tolist() == [rank() + 1] * size()
+    assert framework.values(counts).tolist() == [rank() + 1] * size()
 
 
 @pytest.mark.needs("empty", "ragged")
-def test_one_pair_alone_may_exchange_rows(framework):
+def test_only_one_pair_may_exchange_rows(framework):
     last = size() - 1
     splits = [0] * last + [7] if rank() == 0 else [0] * size()
-    received, told = framework.one("alltoall", framework.tensor(np.ones((7, 2))), splits)
+    received, counts = framework.one("alltoall", framework.tensor(np.ones((7, 2))), splits)
     rows = 7 if rank() == last else 0
     assert tuple(received.shape) == (rows, 2)
-    assert framework.values(told).tolist() == [rows] + [0] * last
+    assert framework.values(counts).tolist() == [rows] + [0] * last
 
 
 def test_large_tensors(framework):

@@ -34,7 +34,7 @@ def test_every_shape(framework, form):
         assert np.array_equal(framework.values(result), arrays[-1])
 
 
-def test_numbers_at_the_limits_arrive_as_they_are(framework):
+def test_numbers_at_the_limits_arrive_unchanged(framework):
     largest = {dtype: np.iinfo(dtype).max for dtype in framework.integers}
     tensors = [
         framework.tensor(np.full(2, most - rank(), dtype), dtype) for dtype, most in largest.items()

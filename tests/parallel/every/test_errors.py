@@ -1,4 +1,4 @@
-"""What goes wrong: an error on every rank that says what differs, and the world goes on."""
+"""Errors: every rank gets one that says what differs, and the world continues."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def check_world(framework):
     assert framework.values(total).tolist() == [size()]
 
 
-# By what differs: the words, the collective, and this rank's shape and further arguments.
+# By what differs: the error text, the collective, and this rank's shape and further arguments.
 MISMATCHES = {
     "shape to reduce": ("Mismatched ALLREDUCE tensor shapes", "allreduce", lambda: [differ(3, 4)]),
     "dimensions to reduce": (
@@ -65,11 +65,11 @@ MISMATCHES = {
 
 @pytest.mark.parametrize("case", MISMATCHES)
 def test_a_mismatch_fails_on_every_rank(framework, case):
-    words, kind, arguments = MISMATCHES[case]
+    text, kind, arguments = MISMATCHES[case]
     shape, *others = arguments()
     options = others.pop() if others and isinstance(others[-1], dict) else {}
     for _ in range(2):
-        with pytest.raises(framework.mismatch, match=words):
+        with pytest.raises(framework.mismatch, match=text):
             framework.one(kind, ones(framework, shape), *others, name="mismatch", **options)
         check_world(framework)
 
@@ -77,13 +77,13 @@ def test_a_mismatch_fails_on_every_rank(framework, case):
 def test_a_mismatch_names_what_the_ranks_sent(framework):
     with pytest.raises(framework.mismatch) as error:
         framework.one("allreduce", ones(framework, differ(3, 4)), name="both")
-    said = str(error.value)
-    assert "shape [3]" in said and "shape [4]" in said
-    assert "rank 0" in said and "both" in said
+    text = str(error.value)
+    assert "shape [3]" in text and "shape [4]" in text
+    assert "rank 0" in text and "both" in text
 
 
 @pytest.mark.parametrize("other", ["Max", "Min", "Product"])
-def test_reductions_that_differ_fail_on_every_rank(framework, other):
+def test_different_reductions_fail_on_every_rank(framework, other):
     op = getattr(framework.hvd, differ("Sum", other))
     with pytest.raises(framework.mismatch, match="Mismatched reduction operation"):
         framework.one("allreduce", ones(framework, 3), name="reductions", op=op)
@@ -100,7 +100,7 @@ def test_adasum_on_one_rank_only_fails_on_every_rank(framework):
 
 @pytest.mark.needs("mismatched types")
 @pytest.mark.parametrize("kind", COLLECTIVES)
-def test_types_that_differ_fail_on_every_rank(framework, kind):
+def test_different_types_fail_on_every_rank(framework, kind):
     arguments = [0] if kind == "broadcast" else []
     dtype = differ("float32", "int32")
     with pytest.raises(framework.mismatch, match="Mismatched data types: One rank had type"):
@@ -109,7 +109,7 @@ def test_types_that_differ_fail_on_every_rank(framework, kind):
 
 
 @pytest.mark.parametrize("kind", ["allreduce", "allgather"])
-def test_groups_that_differ_fail_on_every_rank(framework, kind):
+def test_different_groups_fail_on_every_rank(framework, kind):
     tensors = [ones(framework, 2) for _ in range(differ(2, 3))]
     with pytest.raises(framework.mismatch, match=f"Mismatched {kind.upper()} group sizes"):
         framework.several(f"grouped_{kind}", tensors, name="groups")
@@ -119,9 +119,9 @@ def test_groups_that_differ_fail_on_every_rank(framework, kind):
     check_world(framework)
 
 
-# What each rank sees by itself.
+# Mistakes that each rank detects on its own.
 MISTAKES = {
-    "root that is not there": ("invalid root rank", "broadcast", lambda: [2, size()]),
+    "root that does not exist": ("invalid root rank", "broadcast", lambda: [2, size()]),
     "negative root": ("invalid root rank -1", "broadcast", lambda: [2, -1]),
     "rows that do not divide": (
         "splits not provided, but first dimension of tensor is not an even multiple",
@@ -141,26 +141,26 @@ SPLITS = {
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_is_refused(framework, case):
-    words, kind, arguments = MISTAKES[case]
+def test_a_mistake_is_rejected(framework, case):
+    text, kind, arguments = MISTAKES[case]
     shape, *others = arguments()
     options = others.pop() if others and isinstance(others[-1], dict) else {}
-    with pytest.raises(framework.invalid, match=words):
+    with pytest.raises(framework.invalid, match=text):
         framework.one(kind, ones(framework, shape), *others, **options)
     check_world(framework)
 
 
 @pytest.mark.needs("ragged")
 @pytest.mark.parametrize("case", SPLITS)
-def test_splits_that_cannot_be_are_refused(framework, case):
-    words, splits = SPLITS[case]
-    with pytest.raises(framework.invalid, match=words):
+def test_invalid_splits_are_rejected(framework, case):
+    text, splits = SPLITS[case]
+    with pytest.raises(framework.invalid, match=text):
         framework.one("alltoall", ones(framework, size()), splits())
     check_world(framework)
 
 
 @pytest.mark.needs("ragged")
-def test_splits_in_a_tensor_of_fractions_are_refused(framework):
+def test_a_tensor_of_fractional_splits_is_rejected(framework):
     splits = ones(framework, size())
     with pytest.raises(framework.invalid, match="splits to contain 32-bit integer elements"):
         framework.one("alltoall", ones(framework, size()), splits)
@@ -172,13 +172,13 @@ def test_splits_in_a_tensor_of_fractions_are_refused(framework):
 def test_a_scalar_has_no_rows(framework, kind):
     with pytest.raises(Exception, match=r"rank-zero|scalar") as error:
         framework.one(kind, ones(framework, ()))
-    # Some see it by themselves, some when all have come.
+    # Some frameworks detect it locally, some when all ranks have submitted.
     assert isinstance(error.value, (framework.mismatch, framework.invalid))
     check_world(framework)
 
 
 @pytest.mark.over(dtype="refused")
-def test_an_element_type_that_is_not_supported_is_named(framework, dtype):
+def test_an_unsupported_element_type_is_named(framework, dtype):
     with pytest.raises(framework.refusal, match=framework.refused[dtype]):
         framework.one("allreduce", ones(framework, 2, dtype))
     check_world(framework)
@@ -186,7 +186,7 @@ def test_an_element_type_that_is_not_supported_is_named(framework, dtype):
 
 @pytest.mark.parametrize("op", ["Min", "Max", "Product", "Adasum"])
 @pytest.mark.parametrize("kind", ["reducescatter", "grouped_reducescatter"])
-def test_shares_of_sums_and_averages_only(framework, kind, op):
+def test_reducescatter_supports_only_sums_and_averages(framework, kind, op):
     tensor = ones(framework, size())
     argument = [tensor] if "grouped" in kind else tensor
     for known in (NotImplementedError, RuntimeError, ValueError):
@@ -196,7 +196,7 @@ def test_shares_of_sums_and_averages_only(framework, kind, op):
 
 
 @pytest.mark.needs("adasum")
-def test_adasum_is_for_floats(framework):
+def test_adasum_supports_only_floats(framework):
     with pytest.raises(framework.invalid, match="floating-point tensors only"):
         framework.one("allreduce", ones(framework, 3, "int32"), op=framework.hvd.Adasum)
     check_world(framework)
@@ -204,7 +204,7 @@ def test_adasum_is_for_floats(framework):
 
 @pytest.mark.needs("compression")
 @pytest.mark.parametrize("kind", ["allreduce", "grouped_allreduce"])
-def test_a_compression_is_not_a_text(framework, kind):
+def test_a_string_is_not_a_compression(framework, kind):
     tensor = ones(framework, 3)
     with pytest.raises(ValueError, match="compression is 'fp16'; pass Compression"):
         framework.call(kind)([tensor] if "grouped" in kind else tensor, compression="fp16")
@@ -212,7 +212,7 @@ def test_a_compression_is_not_a_text(framework, kind):
 
 
 @pytest.mark.parametrize("kind", ["allreduce", "allgather", "alltoall", "reducescatter"])
-def test_a_tensor_is_not_anything(framework, kind):
+def test_an_arbitrary_object_is_not_a_tensor(framework, kind):
     with pytest.raises(TypeError, match=framework.takes):
         framework.call(kind)(object())
     check_world(framework)
@@ -220,13 +220,13 @@ def test_a_tensor_is_not_anything(framework, kind):
 
 @pytest.mark.parametrize("wrong", [None, 0, [0, 1]], ids=str)
 @pytest.mark.parametrize("kind", ["allreduce", "allgather", "alltoall", "reducescatter"])
-def test_a_process_set_is_not_anything(framework, kind, wrong):
+def test_other_objects_are_not_process_sets(framework, kind, wrong):
     with pytest.raises(TypeError, match="pass what"):
         framework.one(kind, ones(framework, size()), process_set=wrong)
     check_world(framework)
 
 
-def test_the_rank_that_differs_may_be_any(framework):
+def test_any_rank_may_be_the_one_that_differs(framework):
     odd = size() - 1
     with pytest.raises(framework.mismatch, match="Mismatched ALLREDUCE tensor shapes"):
         framework.one("allreduce", ones(framework, 4 if rank() == odd else 3), name="last")

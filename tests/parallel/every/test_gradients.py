@@ -1,7 +1,7 @@
-"""Gradients through each collective, which are collectives of their own.
+"""Gradients through each collective; computing them runs collectives, too.
 
-The loss of a rank is the sum of what it gets, times weights of its own. What its input then gets
-back is the gradient of the sum of all losses, times a factor that a framework's users know.
+The loss of a rank is the sum of its results, times its own weights. The gradient of its input is
+then the gradient of the sum of all losses, times a factor that depends on the framework.
 """
 
 import numpy as np
@@ -12,12 +12,12 @@ pytestmark = pytest.mark.needs("gradients")
 
 
 def weights(rows, of=None):
-    """A weight for each row that a rank gets, another one on each rank."""
+    """A weight for each row that a rank gets, different on each rank."""
     return (np.arange(rows) + 1.0 + 100 * (rank() if of is None else of))[:, None]
 
 
 def check(framework, collective, received, expected, factor=1.0):
-    """Compares the gradient of a collective that gives this rank so many rows of two columns."""
+    """Checks the gradient of a collective that returns `received` rows of two columns."""
 
     def loss(tensor):
         return collective(tensor) * framework.tensor(weights(received))
@@ -59,7 +59,7 @@ def test_allgather(framework, kind):
 
 @pytest.mark.needs("ragged")
 @pytest.mark.parametrize("kind", ["allgather", "grouped_allgather"])
-def test_allgather_of_rows_that_differ(framework, kind):
+def test_allgather_of_different_numbers_of_rows(framework, kind):
     call = framework.call(kind)
 
     def gather(tensor):
@@ -71,7 +71,7 @@ def test_allgather_of_rows_that_differ(framework, kind):
     check(framework, gather, starts[-1], own, factor(framework, "allgather"))
 
 
-def test_broadcast_has_its_gradient_on_the_root(framework):
+def test_the_gradient_of_a_broadcast_is_on_the_root(framework):
     call = framework.call("broadcast")
     expected = sum(weights(3, of) for of in ranks()) * (rank() == 1)
     scale = factor(framework, "broadcast")
@@ -85,7 +85,7 @@ def test_alltoall(framework):
 
 
 @pytest.mark.needs("gradients of splits")
-def test_alltoall_of_shares_that_differ(framework):
+def test_alltoall_of_shares_of_different_sizes(framework):
     call = framework.call("alltoall")
     splits = [[(source + 2 * target) % 3 for target in ranks()] for source in ranks()]
     expected = [np.zeros((0, 1))]
@@ -93,7 +93,7 @@ def test_alltoall_of_shares_that_differ(framework):
         start = sum(splits[source][target] for source in range(rank()))
         rows = weights(start + splits[rank()][target], target)
         expected.append(rows[start:])
-    # What is not sent has no gradient.
+    # Rows that are not sent have a zero gradient.
     expected.append(np.zeros((2, 1)))
     received = sum(rows[rank()] for rows in splits)
 
@@ -127,13 +127,13 @@ def test_adasum_combines_gradients_too(framework):
     def loss(tensor):
         return call(tensor, op=framework.hvd.Adasum) * framework.tensor(unit * 3)
 
-    # Right angles are added.
+    # Orthogonal gradients are added.
     gradient = framework.derivative(loss, np.zeros(size()))
     np.testing.assert_allclose(gradient, np.full(size(), 3.0))
 
 
 @pytest.mark.parametrize("kind", ["allreduce", "alltoall"])
-def test_derivatives_have_derivatives(framework, kind):
+def test_second_derivatives(framework, kind):
     call = framework.call(kind)
 
     second = framework.derivative(lambda tensor: call(tensor**3), np.full(size(), 3.0), order=2)

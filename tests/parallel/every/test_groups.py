@@ -1,4 +1,4 @@
-"""Grouped collectives: as the single ones, in the order of the tensors, of mixed element types."""
+"""Grouped collectives: like single ones, in the order of the tensors, with mixed element types."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def test_groups_of_allreduces(framework, form):
         assert (result is tensor) == ("in place" in form)
 
 
-def test_groups_are_averaged_unless_told_otherwise(framework):
+def test_groups_are_averaged_by_default(framework):
     groups = [everyones((n + 1,), n) for n in range(3)]
     tensors = [framework.tensor(mine(arrays)) for arrays in groups]
     for result, arrays in zip(framework.several("grouped_allreduce", tensors), groups):
@@ -87,5 +87,5 @@ def test_a_group_of_allgathers_may_mix_types(framework, form):
 
 
 @pytest.mark.parametrize("kind", ["allreduce", "allgather", "reducescatter"])
-def test_a_group_of_nothing_is_nothing(framework, kind):
+def test_an_empty_group_has_no_results(framework, kind):
     assert list(framework.call(f"grouped_{kind}")([])) == []

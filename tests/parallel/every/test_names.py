@@ -1,4 +1,4 @@
-"""Names: ranks match operations by them, whatever the order; without them, by the order."""
+"""Names: ranks match operations by name, in any order; unnamed ones by order."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -8,14 +8,14 @@ import pytest
 from world import rank, size
 
 
-def test_a_name_may_come_again_with_another_shape(framework):
+def test_a_name_may_be_reused_with_another_shape(framework):
     for length in (3, 3, 5, 5, 3):
         tensor = framework.tensor(np.ones(length))
         result = framework.one("allreduce", tensor, name="again", op=framework.hvd.Sum)
         assert framework.values(result).tolist() == [size()] * length
 
 
-def test_one_name_may_be_that_of_several_collectives(framework):
+def test_several_collectives_may_share_a_name(framework):
     tensor = framework.tensor(np.full(size(), rank()))
     for _ in range(2):
         assert len(framework.values(framework.one("allgather", tensor, name="same"))) == size() ** 2
@@ -50,7 +50,7 @@ def test_a_name_in_flight_cannot_be_used_again(framework):
             how = {"name": "twice", "op": framework.hvd.Sum}
             return framework.values(framework.one("allreduce", tensor, **how)).tolist()
         except framework.invalid as error:
-            # Only now the other ranks take part, so that the first cannot have ended before.
+            # Only now do the other ranks take part, so the first operation is still in flight.
             framework.hvd.barrier()
             return str(error)
 

@@ -1,4 +1,4 @@
-"""Process sets: every collective among some of the ranks, and what the others are told."""
+"""Process sets: every collective among some of the ranks, and the errors on the others."""
 
 import copy
 
@@ -20,7 +20,7 @@ COLLECTIVES = {
 
 @pytest.fixture
 def chosen(framework):
-    """A set without rank 0; of a pair, rank 1 alone."""
+    """A set without rank 0; with two ranks, only rank 1."""
     made = framework.hvd.add_process_set(range(1, size()))
     yield made
     framework.hvd.remove_process_set(made)
@@ -34,7 +34,7 @@ def call(framework, kind, process_set, rows=4):
     return framework.one(kind, tensor, *COLLECTIVES[kind], **how)
 
 
-def test_every_collective_of_the_members(framework, chosen):
+def test_every_collective_among_the_members(framework, chosen):
     assert chosen.included() == (rank() != 0)
     if rank() == 0:
         return
@@ -67,7 +67,7 @@ def test_every_collective_of_the_members(framework, chosen):
 
 
 @pytest.mark.needs("adasum")
-def test_adasum_of_the_members(framework, chosen):
+def test_adasum_among_the_members(framework, chosen):
     if chosen.included():
         same = framework.tensor([1.5, -2.0])
         how = {"op": framework.hvd.Adasum, "process_set": chosen}
@@ -75,7 +75,7 @@ def test_adasum_of_the_members(framework, chosen):
 
 
 @pytest.mark.needs("ragged")
-def test_rows_that_differ_among_the_members(framework, chosen):
+def test_different_numbers_of_rows_among_the_members(framework, chosen):
     if rank() == 0:
         return
     own = framework.tensor(np.full((rank(), 2), rank()))
@@ -89,13 +89,13 @@ def test_rows_that_differ_among_the_members(framework, chosen):
     assert len(framework.values(received)) == (chosen.rank() + 1) * chosen.size()
 
 
-def test_sets_go_their_own_pace(framework):
+def test_sets_progress_independently(framework):
     sets = [framework.hvd.add_process_set([each]) for each in ranks()]
     own = sets[rank()]
     for turn in range(rank() + 1):
         result = framework.one("allreduce", framework.tensor([turn + 1.0]), process_set=own)
         assert framework.values(result).tolist() == [turn + 1.0]
-    # The members have had different numbers of unnamed tensors.
+    # The members have submitted different numbers of unnamed tensors.
     total = framework.one("allreduce", framework.tensor([1.0]), op=framework.hvd.Sum)
     assert framework.values(total).tolist() == [size()]
     for made in sets:
@@ -103,7 +103,7 @@ def test_sets_go_their_own_pace(framework):
 
 
 @pytest.mark.parametrize("kind", COLLECTIVES)
-def test_others_are_told_that_they_are_no_members(framework, kind):
+def test_other_ranks_get_an_error(framework, kind):
     alone = framework.hvd.add_process_set([0])
     if rank() == 0:
         call(framework, kind, alone)
@@ -114,7 +114,7 @@ def test_others_are_told_that_they_are_no_members(framework, kind):
 
 
 @pytest.mark.parametrize("kind", COLLECTIVES)
-def test_a_set_that_is_not_registered_is_refused(framework, kind):
+def test_an_unregistered_set_is_rejected(framework, kind):
     removed = framework.hvd.add_process_set([0])
     stale = copy.copy(removed)
     framework.hvd.remove_process_set(removed)
@@ -123,7 +123,7 @@ def test_a_set_that_is_not_registered_is_refused(framework, kind):
             call(framework, kind, wrong)
 
 
-def test_a_root_outside_the_set_is_refused(framework, chosen):
+def test_a_root_outside_the_set_is_rejected(framework, chosen):
     if chosen.included():
         with pytest.raises(framework.invalid, match="invalid root rank 0 for provided process set"):
             framework.one("broadcast", framework.tensor([1.0]), 0, process_set=chosen)
@@ -156,7 +156,7 @@ def test_gradients_stay_in_the_set(framework, chosen, kind):
 
 
 @pytest.mark.needs("barrier")
-def test_a_barrier_of_the_members(framework, chosen):
+def test_a_barrier_among_the_members(framework, chosen):
     if chosen.included():
         framework.run(lambda: framework.hvd.barrier(process_set=chosen))
     else:

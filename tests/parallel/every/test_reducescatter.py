@@ -1,4 +1,4 @@
-"""Reducescatter: each rank gets its rows of the sum, the first ones a row more."""
+"""Reducescatter: each rank gets its rows of the sum; the first ranks may get one more."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def test_shares_of_sums_of_every_type(framework, form, dtype):
 
 
 @pytest.mark.over(form="reducescatter")
-def test_shares_are_of_averages_unless_told_otherwise(framework, form):
+def test_shares_are_averaged_by_default(framework, form):
     arrays = everyones((4 * size() + 1, 3))
     part = framework.one("reducescatter", framework.tensor(mine(arrays)), form=form)
     expected = share(np.mean(arrays, axis=0))

@@ -1,4 +1,4 @@
-"""The world: its places, its barrier, objects that are sent, and worlds that follow each other."""
+"""The world: ranks and sizes, the barrier, sending objects, and consecutive worlds."""
 
 import os
 
@@ -7,7 +7,7 @@ import pytest
 from world import rank, ranks, size
 
 
-def test_places_agree_with_the_launcher(framework):
+def test_ranks_and_sizes_agree_with_the_launcher(framework):
     hvd = framework.hvd
     assert hvd.is_initialized()
     assert hvd.rank() == int(os.environ["HOROVOD_RANK"])
@@ -19,7 +19,7 @@ def test_places_agree_with_the_launcher(framework):
 
 
 @pytest.mark.needs("barrier")
-def test_nobody_leaves_a_barrier_before_all_have_come(framework, tmp_path):
+def test_no_rank_leaves_a_barrier_before_all_have_entered(framework, tmp_path):
     letters = np.zeros(500, "uint8")
     path = str(tmp_path).encode()
     letters[: len(path)] = list(path)
@@ -29,13 +29,13 @@ def test_nobody_leaves_a_barrier_before_all_have_come(framework, tmp_path):
         with open(f"{folder}/{turn}-{rank()}", "w"):
             pass
         framework.run(lambda: framework.hvd.barrier())
-        come = [name for name in os.listdir(folder) if name.startswith(f"{turn}-")]
-        assert len(come) == size()
+        entered = [name for name in os.listdir(folder) if name.startswith(f"{turn}-")]
+        assert len(entered) == size()
     framework.run(lambda: framework.hvd.barrier())
 
 
 @pytest.mark.needs("objects")
-def test_objects_of_every_root(framework):
+def test_objects_from_every_root(framework):
     for root in ranks():
         value = {"root": root, "call": lambda x: x + 1} if rank() == root else None
         received = framework.hvd.broadcast_object(value, root)
@@ -44,7 +44,7 @@ def test_objects_of_every_root(framework):
 
 
 @pytest.mark.needs("objects")
-def test_objects_large_and_small(framework):
+def test_large_and_small_objects(framework):
     data = bytes(range(256)) * 20_000
     assert framework.hvd.broadcast_object(data if rank() == 0 else None, name="data") == data
     objects = framework.hvd.allgather_object("x" * rank() * 1000)
@@ -52,7 +52,7 @@ def test_objects_large_and_small(framework):
 
 
 @pytest.mark.needs("objects")
-def test_objects_of_members(framework):
+def test_objects_among_members(framework):
     chosen = framework.hvd.add_process_set(range(1, size()))
     if chosen.included():
         last = size() - 1
@@ -61,9 +61,9 @@ def test_objects_of_members(framework):
     framework.hvd.remove_process_set(chosen)
 
 
-def test_ranks_meet_again_and_agree_on_unnamed_tensors(framework, leave):
+def test_ranks_form_a_new_world_and_agree_on_unnamed_tensors(framework, leave):
     for _ in range(2):
-        # Ranks leave with different numbers of unnamed tensors behind them.
+        # Ranks have submitted different numbers of unnamed tensors when they leave.
         alone = framework.hvd.add_process_set([0])
         if rank() == 0:
             framework.one("allreduce", framework.tensor([1.0]), process_set=alone)
@@ -75,7 +75,7 @@ def test_ranks_meet_again_and_agree_on_unnamed_tensors(framework, leave):
 
 
 @pytest.mark.parametrize("kind", ["allreduce", "allgather", "broadcast", "alltoall"])
-def test_between_worlds_calls_say_what_is_missing(framework, leave, kind):
+def test_calls_between_worlds_raise_an_error(framework, leave, kind):
     tensor = framework.tensor(np.ones(size()))
     number = size()
     leave()

@@ -1,7 +1,7 @@
-"""The frameworks under test: how to make and read their tensors, and in what they differ.
+"""The frameworks under test: how to make and read their tensors, and how they differ.
 
 Tests in `every` are written once, against `Framework`. Where a framework differs by specification,
-its class says so in data, and tests that it cannot run are not collected for it.
+its class declares that as data, and tests that it cannot run are not collected for it.
 """
 
 import importlib
@@ -10,7 +10,7 @@ from frameworks.framework import FEATURES, Framework
 
 __all__ = ["FEATURES", "Framework", "load"]
 
-# A framework that compiles functions is tested both ways: these are different code below.
+# A framework that compiles functions is tested both ways, because they run different code.
 _CLASSES = {
     "torch": ("torch", "Torch"),
     "raw": ("raw", "Raw"),
@@ -23,7 +23,7 @@ _CLASSES = {
 
 
 def load(name):
-    """The framework of this name, imported."""
+    """Imports and returns the framework with this name."""
     module, kind = _CLASSES[name]
     framework = getattr(importlib.import_module(f"frameworks.{module}"), kind)()
     assert set(framework.lacks) <= set(FEATURES), framework.lacks

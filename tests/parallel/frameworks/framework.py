@@ -1,16 +1,16 @@
-"""What tests know of a framework."""
+"""What tests know about a framework."""
 
 import numpy as np
 
 # What a framework may lack. Tests ask for these with `@pytest.mark.needs(...)`.
 FEATURES = (
     "adasum",
-    "average",  # the old argument
+    "average",  # the deprecated argument
     "barrier",
     "compression",
     "compressed shares",  # compression of what reducescatter sends
     "empty",  # tensors without elements
-    "fewer rows than ranks",  # in a reducescatter, which gives some ranks none
+    "fewer rows than ranks",  # in a reducescatter, so that some ranks get none
     "gradients",
     "gradients of Adasum",
     "gradients of splits",
@@ -29,28 +29,28 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class Framework:
-    """A binding: its tensors, its functions, its errors and what it lacks."""
+    """The binding for a framework: its tensors, functions and errors, and what it lacks."""
 
     name = ""
     # The module that users import as `hvd`.
     hvd = None
-    # Features that it lacks, and why.
+    # The features that it lacks, and why.
     lacks = {}
     integers = INTEGERS
     floats = FLOATS
-    # Element types that travel but cannot be reduced by all operations.
+    # Element types that can be sent, but not reduced by all operations.
     carried = ("bool",)
-    # Element types that are refused, and the words.
+    # Element types that are rejected, and the text of the error.
     refused = {}
-    # Ways to call each collective. What has no entry can be called plainly only.
+    # Ways to call each collective; without an entry, only the plain one.
     forms = {}
-    # Errors: the ranks disagree; an argument is wrong; an element type is not taken.
+    # Errors: the ranks disagree; an argument is wrong; an element type is rejected.
     mismatch = ()
     invalid = ()
     refusal = ()
-    # What it says of anything that is no tensor.
+    # The error text for anything that is not a tensor.
     takes = ""
-    # A gradient, as a multiple of that of the sum of the losses of all ranks.
+    # Each gradient, as a multiple of the gradient of the sum of all ranks' losses.
     gradient_factors = {}
 
     def __repr__(self):
@@ -61,7 +61,7 @@ class Framework:
 
     @property
     def shapes(self):
-        """Shapes of tensors, without those that it cannot make."""
+        """The shapes of tensors that the framework supports."""
         return [
             shape
             for shape in SHAPES
@@ -69,7 +69,7 @@ class Framework:
         ]
 
     def dtypes(self, kind):
-        """Element types by what can be done with them."""
+        """Element types by what the framework can do with them."""
         return {
             "floats": self.floats,
             "integers": self.integers,
@@ -81,7 +81,7 @@ class Framework:
         }[kind]
 
     def start(self):
-        """Prepares the framework, once."""
+        """Prepares the framework, once per process."""
 
     def seed(self):
         """Makes its random numbers the same on every rank."""
@@ -90,7 +90,7 @@ class Framework:
         raise NotImplementedError
 
     def values(self, tensor):
-        """The elements as an array of NumPy; bfloat16 becomes float32."""
+        """The elements as a NumPy array; bfloat16 becomes float32."""
         raise NotImplementedError
 
     def dtype(self, tensor):
@@ -98,11 +98,11 @@ class Framework:
         raise NotImplementedError
 
     def call(self, kind, form="plain"):
-        """The function for a collective, which gives its result."""
+        """A function that runs a collective and returns its result."""
         return {"plain": getattr(self.hvd, kind)}[form]
 
     def run(self, function, *tensors):
-        """What a function of tensors gives, waited for; compiled, where that is what is tested."""
+        """Calls a function of tensors, compiled if that is under test, and waits for its result."""
         return function(*tensors)
 
     def one(self, kind, tensor, *arguments, form="plain", **options):
@@ -111,7 +111,7 @@ class Framework:
         return self.run(lambda tensor: call(tensor, *arguments, **options), tensor)
 
     def each(self, kind, tensors, *arguments, form="plain", **options):
-        """The results of a collective for each tensor; one program, where it is compiled."""
+        """The results of a collective for each tensor; in one program, if compiled."""
         call = self.call(kind, form)
 
         def function(*tensors):
@@ -125,5 +125,5 @@ class Framework:
         return list(self.run(lambda *tensors: call(list(tensors), **options), *tensors))
 
     def derivative(self, function, array, order=1):
-        """The derivative of a function that gives a scalar tensor."""
+        """The derivative of a function that returns a scalar tensor."""
         raise NotImplementedError

@@ -7,14 +7,14 @@ import horovod.mxnet as hvd
 from frameworks.framework import Framework
 
 _SUFFIXES = {"plain": "", "in place": "_"}
-_OLD_ARRAYS = "without NumPy's rules for shapes, a dimension of zero is one that is not known"
+_OLD_ARRAYS = "without NumPy's rules for shapes, a dimension of zero means unknown"
 
 
 class MXNet(Framework):
     name = "mxnet"
     hvd = hvd
     lacks = {
-        "adasum": "Horovod refuses it for MXNet",
+        "adasum": "Horovod rejects it for MXNet",
         "barrier": "Horovod has none for MXNet",
         "compressed shares": "Horovod has it in the optimizer only",
         "compression": "Horovod has it in the optimizer only",
@@ -22,7 +22,7 @@ class MXNet(Framework):
         "gradients": "Horovod has none for MXNet",
         "join": "Horovod has none for MXNet",
         "scalars": _OLD_ARRAYS,
-        "threads": "MXNet's interface is not made for it",
+        "threads": "MXNet's API does not support it",
     }
     integers = ("uint8", "int8", "int32", "int64")
     floats = ("float16", "float32", "float64")
@@ -32,7 +32,8 @@ class MXNet(Framework):
         "grouped_allreduce": ("plain", "in place"),
         "broadcast": ("plain", "in place"),
     }
-    # Its own class for everything; a call that fails at once raises the others' classes as well.
+    # MXNet's own class for everything; a call that fails at once also raises the classes of the
+    # others.
     mismatch = mx.base.MXNetError
     invalid = mx.base.MXNetError
     refusal = mx.base.MXNetError

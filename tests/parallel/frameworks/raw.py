@@ -1,4 +1,4 @@
-"""Bare arrays of NumPy through `horovod.raw`: no gradients, no compression."""
+"""Plain NumPy arrays through `horovod.raw`: no gradients, no compression."""
 
 from importlib.util import find_spec
 
@@ -9,22 +9,22 @@ from frameworks.framework import FLOATS, Framework
 from horovod.common.exceptions import HorovodInternalError
 
 _OUT = ("plain", "async", "in place", "async in place")
-_BARE = "the module for bare arrays has the collectives only"
+_BARE = "the module for plain arrays has only the collectives"
 
 
 class Raw(Framework):
     name = "raw"
     hvd = hvd
     lacks = {
-        "average": "Horovod's old argument came with its frameworks",
+        "average": "the deprecated argument exists only in Horovod's frameworks",
         "compressed shares": _BARE,
         "compression": _BARE,
         "gradients": _BARE,
-        "mixed groups": "groups are what the engine takes",
-        "mixed groups of allgathers": "groups are what the engine takes",
+        "mixed groups": "groups go to the engine unchanged",
+        "mixed groups of allgathers": "groups go to the engine unchanged",
         "objects": _BARE,
     }
-    # NumPy has bfloat16 from ml_dtypes only.
+    # For NumPy, only ml_dtypes provides bfloat16.
     floats = tuple(name for name in FLOATS if name != "bfloat16" or find_spec("ml_dtypes"))
     refused = {"uint32": "uint32 is not supported", "complex64": "complex64 is not supported"}
     forms = {
@@ -66,7 +66,7 @@ class Raw(Framework):
             result = result.wait() if asynchronous else result
             if kind != "alltoall":
                 return result
-            # It tells the numbers of rows in any case, as a list.
+            # It always returns the numbers of rows, as a list.
             received, rows = result
             return (received, np.array(rows, "int32")) if arguments else received
 

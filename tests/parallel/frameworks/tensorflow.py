@@ -1,4 +1,4 @@
-"""TensorFlow, eagerly and in functions. Everything is in `horovod.tensorflow`, out of place."""
+"""TensorFlow, eagerly and in functions. Nothing is in place."""
 
 import numpy as np
 import tensorflow as tf
@@ -11,13 +11,13 @@ class TensorFlow(Framework):
     name = "tensorflow"
     hvd = hvd
     lacks = {"mixed groups of allgathers": "Horovod's op has one element type"}
-    # Nothing is computed with unsigned words.
+    # TensorFlow does not compute with unsigned 32-bit integers.
     refused = {"complex64": "complex64 .*allowed values", "uint32": "uint32 .*allowed values"}
     mismatch = tf.errors.FailedPreconditionError
     invalid = tf.errors.InvalidArgumentError
     refusal = tf.errors.InvalidArgumentError
     takes = "takes tensors, variables"
-    # As Horovod: gradients of gathered and of broadcast tensors are averaged.
+    # As in Horovod, gradients of gathered and of broadcast tensors are averaged.
     gradient_factors = {
         "allgather": lambda size: 1 / size,
         "broadcast": lambda size: 1 / size,
@@ -43,30 +43,30 @@ class TensorFlow(Framework):
     def derivative(self, function, array, order=1):
         variable = tf.Variable(self.tensor(array))
 
-        def sloped(left):
+        def derived(left):
             if left == 0:
                 return function(variable)
             with tf.GradientTape() as tape:
-                result = sloped(left - 1)
+                result = derived(left - 1)
             return tape.gradient(result, variable)
 
-        return self.values(self.run(lambda: tf.convert_to_tensor(sloped(order))))
+        return self.values(self.run(lambda: tf.convert_to_tensor(derived(order))))
 
 
 class Function(TensorFlow):
     name = "tensorflow_function"
     lacks = {
         **TensorFlow.lacks,
-        "objects": "they are sent outside of functions",
-        "threads": "a function has an order of its own",
+        "objects": "they are sent outside functions",
+        "threads": "a function has its own order",
     }
-    # TensorFlow's own, while a graph is built.
+    # TensorFlow's own error, while a graph is built.
     refusal = TypeError
 
     def run(self, function, *tensors):
         def traced(*tensors):
             result = function(*tensors)
-            # A node without a value is run, too.
+            # A function also runs nodes without a value.
             return None if isinstance(result, tf.Operation) else result
 
         return tf.function(traced, autograph=False)(*tensors)

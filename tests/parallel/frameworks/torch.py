@@ -1,4 +1,4 @@
-"""PyTorch: everything there is, in all forms."""
+"""PyTorch: every collective, in every form."""
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ class Torch(Framework):
     invalid = ValueError
     refusal = ValueError
     takes = "takes torch tensors"
-    # As Horovod: gradients of gathered and of broadcast tensors are averaged.
+    # As in Horovod, gradients of gathered and of broadcast tensors are averaged.
     gradient_factors = {
         "allgather": lambda size: 1 / size,
         "broadcast": lambda size: 1 / size,

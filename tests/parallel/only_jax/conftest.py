@@ -1,9 +1,9 @@
-"""Keras on JAX, before anything imports it."""
+"""Selects JAX as the backend of Keras, before anything imports it."""
 
 import os
 import sys
 
 os.environ["KERAS_BACKEND"] = "jax"
-# Where there is TensorFlow, Keras imports it only to ask whether data is of its kind, which takes
-# longer than most of these tests.
+# If TensorFlow is installed, Keras imports it only to check the type of data, which takes longer
+# than most of these tests.
 sys.modules.setdefault("tensorflow", None)

@@ -1,4 +1,4 @@
-"""What only JAX has of the collectives: trees, transformations, programs that call back."""
+"""Collectives in JAX only: trees, transformations, programs that call back."""
 
 import functools
 import os
@@ -45,7 +45,7 @@ def test_a_tree_of_mixed_types_is_one_operation(way):
     assert hvd.grouped_allreduce([], hvd.Sum) == []
 
 
-def test_a_program_knows_how_many_rows_come():
+def test_the_number_of_rows_in_a_program_is_fixed():
     with pytest.raises(Exception, match=r"expects \d+ rows from all ranks together"):
         jax.block_until_ready(jax.jit(hvd.allgather)(own(((RANK + 1) ** 2,))))
     with pytest.raises(ValueError, match=r"not known inside jax\.jit"):
@@ -53,7 +53,7 @@ def test_a_program_knows_how_many_rows_come():
 
 
 @WAYS
-def test_whole_numbers_in_a_tree_have_no_gradient_and_largest_ones_neither(way):
+def test_integers_in_a_tree_and_maxima_have_no_gradient(way):
     mixed = {"x": own((3, 2)), "n": own((2,), jnp.int32)}
     slope = way(jax.grad(lambda x: hvd.allreduce({**mixed, "x": x}, hvd.Sum)["x"].sum()))
     np.testing.assert_allclose(slope(mixed["x"]), np.full((3, 2), SIZE))
@@ -95,7 +95,7 @@ def test_scan_vmap_shard_map_and_remat():
     np.testing.assert_allclose(g, np.full(2, SIZE * np.cos(everyone().sum())), rtol=1e-5)
 
 
-def test_many_independent_calls_in_one_program_find_each_other():
+def test_many_independent_calls_in_one_program_are_matched():
     @jax.jit
     def program(xs):
         return [hvd.allreduce(x * 2, hvd.Sum) for x in xs]
@@ -113,13 +113,13 @@ def test_a_rank_may_trace_more_often_than_another():
         return hvd.allreduce({"gradient": jnp.ones(3) * batch.sum()}, hvd.Sum)["gradient"]
 
     for number in range(3):
-        # Every batch of the last rank has another length.
+        # On the last rank every batch has a different length.
         rows = 2 + (number if RANK == SIZE - 1 else 0)
         total = 2 * (SIZE - 1) + 2 + number
         np.testing.assert_allclose(step(jnp.ones(rows)), np.full(3, total))
 
 
-def test_what_cannot_be_reduced_is_refused():
+def test_unsupported_reductions_are_rejected():
     for way in (lambda f: f, jax.jit):
         with pytest.raises(Exception, match="complex numbers can be summed"):
             jax.block_until_ready(way(lambda x: hvd.allreduce(x, hvd.Max))(own((2,)) + 0j))

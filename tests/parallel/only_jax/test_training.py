@@ -1,4 +1,4 @@
-"""Optimizers, broadcasts of state and objects, and what happens at the end of a world."""
+"""Optimizers, broadcasts of state and objects, and the end of a world."""
 
 import os
 
@@ -87,7 +87,7 @@ def test_a_chain_with_a_compressed_optimizer_in_it():
         hvd.DistributedOptimizer(optax.sgd(0.1), op=hvd.Sum, gradient_predivide_factor=2.0)
 
 
-def test_an_optimizer_is_one_of_optax_and_only_members_of_its_set_reduce():
+def test_an_optimizer_must_come_from_optax_and_only_members_of_its_set_reduce():
     for wrong in ("adam", optax.adam):
         with pytest.raises(ValueError, match="not a gradient transformation"):
             hvd.DistributedOptimizer(wrong)
@@ -144,7 +144,7 @@ def test_keras_on_jax_skips_a_step_that_overflows_anywhere():
         scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05))
         return hvd_keras.DistributedOptimizer(scaling)
 
-    # So small that nothing overflows but what shall, however a release of XLA adds up.
+    # So small that only the intended step overflows, in whatever order XLA adds up.
     x = 0.1 * np.array(batches(0, 16)[1])
     if RANK == 0:
         x[:4] = 60000.0
@@ -161,7 +161,7 @@ def test_keras_on_jax_skips_a_step_that_overflows_anywhere():
 
 
 def test_trees_outlive_their_world():
-    """Arrays are donated, so copies must be copies; a lost rank shows in a compiled program."""
+    """Arrays are donated, so state must be copied; a compiled program detects a lost rank."""
     optimizer = hvd.DistributedOptimizer(optax.adam(0.01))
 
     def step(params, state, batch):
@@ -170,7 +170,7 @@ def test_trees_outlive_their_world():
 
     step = jax.jit(step, donate_argnums=(0, 1))
     params = network(RANK)
-    trouble = {3: HorovodInternalError("a rank has other plans"), 5: HostsUpdatedInterrupt()}
+    errors = {3: HorovodInternalError("a rank leaves"), 5: HostsUpdatedInterrupt()}
 
     @hvd.elastic.run
     def train(state):
@@ -181,8 +181,8 @@ def test_trees_outlive_their_world():
             state.step += 1
             if state.step % 2 == 0:
                 state.commit()
-            if state.step in trouble:
-                error = trouble.pop(state.step)
+            if state.step in errors:
+                error = errors.pop(state.step)
                 # The others learn of a loss in the middle of their next step.
                 if RANK == 0 or isinstance(error, HostsUpdatedInterrupt):
                     jax.block_until_ready(state.params)
@@ -197,7 +197,7 @@ def test_trees_outlive_their_world():
     assert_close(state.params, expected)
 
 
-def test_keras_on_jax_goes_on_where_it_was_interrupted():
+def test_keras_on_jax_resumes_where_it_was_interrupted():
     import keras
 
     import horovod.keras as hvd_keras
@@ -210,12 +210,12 @@ def test_keras_on_jax_goes_on_where_it_was_interrupted():
     x = np.asarray(batches(0, 16)[1])
     seen = []
 
-    class Trouble(keras.callbacks.Callback):
+    class Interruption(keras.callbacks.Callback):
         def on_batch_end(self, batch, logs=None):
             seen.append((state.epoch, state.batch))
             if seen.count((1, 2)) == 1 and seen[-1] == (1, 2):
                 if RANK == 0:
-                    raise HorovodInternalError("a rank has other plans")
+                    raise HorovodInternalError("a rank leaves")
             elif seen.count((2, 2)) == 1 and seen[-1] == (2, 2):
                 raise HostsUpdatedInterrupt
 
@@ -224,7 +224,7 @@ def test_keras_on_jax_goes_on_where_it_was_interrupted():
         callbacks = [
             hvd_keras.elastic.UpdateEpochStateCallback(state),
             hvd_keras.elastic.UpdateBatchStateCallback(state),
-            Trouble(),
+            Interruption(),
             hvd_keras.elastic.CommitStateCallback(state, batches_per_commit=4),
         ]
         how = {"batch_size": 4, "epochs": 4 - state.epoch, "shuffle": False, "verbose": 0}
@@ -234,12 +234,12 @@ def test_keras_on_jax_goes_on_where_it_was_interrupted():
     train(state)
     assert_same_everywhere(model.get_weights())
     whole = [(epoch, batch) for epoch in range(4) for batch in range(1, 5)]
-    # Other ranks go on for some batches, since JAX tells of what failed later.
+    # Other ranks continue for some batches, because JAX reports failures later.
     assert RANK > 0 or seen == whole[:6] + whole[4:]
     assert seen[-10:] == whole[-10:] and int(np.array(optimizer.iterations)) == 16
 
 
-def test_a_compiled_program_says_when_the_world_has_ended_and_works_in_the_next():
+def test_a_compiled_program_fails_after_the_world_has_ended_and_works_in_the_next_one():
     program = jax.jit(lambda x: hvd.allreduce(x, hvd.Sum))
     assert program(jnp.ones(2)).tolist() == [SIZE, SIZE]
     hvd.barrier()
@@ -253,7 +253,7 @@ def test_a_compiled_program_says_when_the_world_has_ended_and_works_in_the_next(
     assert program(jnp.ones(2)).tolist() == [SIZE, SIZE]
 
 
-def test_callbacks_of_keras_change_the_learning_rate_during_training():
+def test_keras_callbacks_change_the_learning_rate_during_training():
     import keras
 
     import horovod.keras as hvd_keras

@@ -1,4 +1,4 @@
-"""What only MXNet has: an engine that waits and fails later, optimizers, trainers."""
+"""Features of MXNet only: an engine that waits and fails later, optimizers, trainers."""
 
 import os
 
@@ -18,8 +18,8 @@ def own(shape, dtype="float32"):
     return mx.nd.ones(shape, dtype=dtype) * (RANK + 1)
 
 
-def test_many_are_in_flight_and_computation_waits_only_for_what_it_uses():
-    # In another order on every rank: names find each other.
+def test_computation_waits_only_for_the_reductions_it_uses():
+    # The order differs between ranks: operations are matched by name.
     order = range(100) if RANK % 2 else range(99, -1, -1)
     tensors = [own(50_000) * (number + 1) for number in range(100)]
     for number in order:
@@ -28,11 +28,11 @@ def test_many_are_in_flight_and_computation_waits_only_for_what_it_uses():
         assert ((tensor * 2).asnumpy() == 2 * (number + 1) * EVERYONE.sum()).all()
 
 
-def test_errors_come_where_the_result_is_used():
+def test_errors_are_raised_where_the_result_is_used():
     result = hvd.allreduce(mx.nd.ones(RANK + 1), name="mismatch")
     with pytest.raises(MXNetError, match="Mismatched ALLREDUCE tensor shapes"):
         result.asnumpy()
-    # What waits for others raises at once, and classes that other frameworks' users know.
+    # Calls that wait for other ranks raise at once, with the classes of the other frameworks.
     with pytest.raises(hvd.HorovodInternalError, match="Mismatched ALLGATHER tensor shapes"):
         hvd.allgather(mx.nd.ones([1, RANK + 1]))
     with pytest.raises(ValueError, match="splits not provided"):
@@ -41,7 +41,7 @@ def test_errors_come_where_the_result_is_used():
         hvd.reducescatter(mx.nd.ones(()))
 
 
-def test_what_is_not_for_mxnet_is_refused():
+def test_unsupported_arguments_are_rejected():
     with pytest.raises(AssertionError, match="Adasum is not available for MXNet"):
         hvd.allreduce(own(4), op=hvd.Adasum)
     with pytest.raises(ValueError, match="stored as `row_sparse`"):
@@ -84,7 +84,7 @@ def test_ranks_train_as_one(options):
     mx.random.seed(RANK)
     block = network()
     block.initialize(mx.init.Xavier())
-    # Shapes are not known yet: the parameters come from rank 0 with the first batch.
+    # Shapes are not known yet: the parameters are broadcast with the first batch.
     hvd.broadcast_parameters(block.collect_params(), root_rank=0, prefix=str(options))
     block(batch(0, RANK, SIZE))
     start = {name: p.data().copy() for name, p in block.collect_params().items()}

@@ -1,4 +1,4 @@
-"""The seeds of Keras, for tests that train."""
+"""Seeds Keras, for tests that train."""
 
 import pytest
 

@@ -10,7 +10,8 @@ import horovod.tensorflow as hvd
 from horovod import _native
 
 pytestmark = pytest.mark.skipif(
-    _native.tensorflow_xla_problem() is not None, reason="this TensorFlow takes no handlers"
+    _native.tensorflow_xla_problem() is not None,
+    reason="this TensorFlow does not support custom handlers",
 )
 
 
@@ -53,7 +54,7 @@ def collectives():
 
 
 @pytest.mark.parametrize("kind", collectives())
-def test_results_and_gradients_are_those_of_functions_that_are_not_compiled(kind):
+def test_results_and_gradients_match_those_of_uncompiled_functions(kind):
     function = collectives()[kind]
 
     def run(value, function=function):
@@ -72,12 +73,12 @@ def test_results_and_gradients_are_those_of_functions_that_are_not_compiled(kind
     assert np.allclose(outside, slope)
 
 
-def test_calls_of_one_program_have_one_order():
+def test_calls_in_one_program_have_one_order():
     @compiled
     def step(value):
         reduced = [hvd.allreduce(value + float(number), op=hvd.Sum) for number in range(8)]
         if hvd.rank() == 0:
-            # What one rank computes more of may be scheduled elsewhere.
+            # A rank that computes more may schedule its calls differently.
             reduced = [tf.cos(tf.sin(each)) * 0.0 + each for each in reduced]
         return reduced
 
@@ -104,7 +105,7 @@ def test_loops_and_process_sets():
     hvd.remove_process_set(alone)
 
 
-def test_what_cannot_be_compiled_says_what_to_do():
+def test_calls_that_cannot_be_compiled_raise_an_error_with_advice():
     spec = [tf.TensorSpec([None, 2])]
     with pytest.raises(ValueError, match="full shape must be known"):
         tf.function(hvd.allgather, jit_compile=True, input_signature=spec)(tf.ones([2, 2]))

@@ -37,11 +37,11 @@ def everywhere(found):
 
 @pytest.fixture
 def workers(tmp_path):
-    """A job of one worker, which the first rank starts; ends when it has been told to."""
+    """A job of one worker, started by the first rank; it ends when it is asked to."""
     path = hvd.broadcast_object(str(tmp_path / "service.json"))
     job = None
     if hvd.rank() == 0:
-        # It is no rank of this job, whose launcher has told its ranks so in several ways.
+        # The worker is not a rank of this job, so it must not inherit the launcher's variables.
         kept = ("HOME", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR")
         env = {name: os.environ[name] for name in kept if name in os.environ}
         command = [sys.executable, "-m", "horovod.tensorflow.data.compute_worker"]
@@ -55,7 +55,7 @@ def workers(tmp_path):
         assert not os.path.exists(path)
 
 
-def test_ranks_read_all_or_share_what_a_job_of_workers_prepares(workers):
+def test_ranks_read_everything_or_share_what_a_worker_job_prepares(workers):
     config, path = workers
     assert os.stat(path).st_mode & 0o077 == 0
     assert (config.dispatchers, config.dispatcher_side, config.timeout) == (1, "compute", 30)
@@ -79,7 +79,7 @@ def test_ranks_read_all_or_share_what_a_job_of_workers_prepares(workers):
     assert len(set(hvd.allgather_object(config.key))) == 1
 
 
-def test_dispatchers_of_the_training_job_with_workers_of_their_own():
+def test_dispatchers_in_the_training_job_with_their_own_workers():
     size, service, config = hvd.size(), None, None
     if hvd.rank() == 0:
         key = make_key()
@@ -104,7 +104,7 @@ def test_dispatchers_of_the_training_job_with_workers_of_their_own():
         config.compute_client()
 
 
-def test_strangers_and_those_who_never_come():
+def test_unauthenticated_clients_and_missing_dispatchers():
     key = make_key()
     service = ComputeService(1, 1, key)
     config = TfDataServiceConfig(1, 1, "compute", service.addresses(), key, timeout=0.2)
@@ -112,15 +112,15 @@ def test_strangers_and_those_who_never_come():
         config.compute_client().wait_for_dispatcher_registration(0, config.timeout)
     with pytest.raises(ValueError, match="no dispatcher 7"):
         config.compute_client().register_worker_for_dispatcher(7, 0)
-    stranger = TfDataServiceConfig(1, 1, "compute", service.addresses(), make_key())
+    unauthenticated = TfDataServiceConfig(1, 1, "compute", service.addresses(), make_key())
     with pytest.raises(ConnectionError, match="has its own key"):
-        stranger.compute_client()
+        unauthenticated.compute_client()
     with pytest.raises(ValueError, match="dispatcher_side"):
         TfDataServiceConfig(1, 1, "nowhere", {}, key)
     service.shutdown()
 
 
-def test_idle_strangers_do_not_hold_the_registry_shut():
+def test_idle_connections_do_not_block_the_registry():
     key = make_key()
     service = ComputeService(1, 1, key, one_host=True)
     (places,) = service.addresses().values()
@@ -129,7 +129,7 @@ def test_idle_strangers_do_not_hold_the_registry_shut():
     config = TfDataServiceConfig(1, 1, "compute", service.addresses(), key)
     for _ in range(5):
         config.compute_client().register_worker_for_dispatcher(0, 0)
-    # Those who hesitated longest have made room.
+    # The oldest idle connections were closed.
     assert idle[0].recv(1) == b""
     for connection in idle:
         connection.close()
@@ -137,7 +137,7 @@ def test_idle_strangers_do_not_hold_the_registry_shut():
 
 
 def eventually(check):
-    """Whether it comes true before the test runs out of time."""
+    """Whether a check succeeds before the test runs out of time."""
     deadline = time.monotonic() + 20
     while not check():
         if time.monotonic() > deadline:
@@ -146,17 +146,17 @@ def eventually(check):
     return True
 
 
-def test_one_process_of_a_host_has_the_ways_and_another_takes_over():
+def test_one_process_per_host_holds_the_folder_and_another_takes_over():
     key = make_key()
     first, second = Folder(key), Folder(key)
-    # The other ranks sweep at the same time, and whoever sweeps holds each lock for a moment.
+    # The other ranks sweep at the same time, and a sweep holds each lock for a moment.
     assert eventually(first.lock)
     assert not second.lock()
     assert os.stat(first.path).st_mode & 0o077 == 0
     first.leave()
     assert not os.path.exists(first.path)
     assert eventually(second.lock)
-    # What the killed leave behind goes when the next one starts: nobody holds its lock.
+    # The folder of a killed process is removed when the next one starts, because its lock is free.
     forgotten = Folder(make_key())
     assert eventually(forgotten.lock)
     with socket.socket(socket.AF_UNIX) as left:
@@ -170,7 +170,7 @@ def test_one_process_of_a_host_has_the_ways_and_another_takes_over():
     second.leave()
 
 
-def test_a_file_that_others_may_write_or_a_pipe_is_refused(tmp_path):
+def test_a_file_that_others_may_write_or_a_pipe_is_rejected(tmp_path):
     path = tmp_path / "service.json"
     os.mkfifo(path, 0o600)
     with pytest.raises(ValueError, match="is not a regular file"):
@@ -182,7 +182,7 @@ def test_a_file_that_others_may_write_or_a_pipe_is_refused(tmp_path):
         TfDataServiceConfig.read(str(path))
 
 
-def test_a_folder_that_others_may_enter_is_refused():
+def test_a_folder_that_others_may_enter_is_rejected():
     folder = Folder(make_key())
     os.mkdir(folder.path)
     os.chmod(folder.path, 0o755)
@@ -191,7 +191,7 @@ def test_a_folder_that_others_may_enter_is_refused():
     os.rmdir(folder.path)
 
 
-def test_who_ends_the_workers_hears_so_although_their_registry_goes_at_once():
+def test_a_shutdown_request_is_confirmed_although_the_registry_ends_at_once():
     for _ in range(5):
         key = make_key()
         service = ComputeService(2, 1, key)

@@ -1,4 +1,4 @@
-"""States of TensorFlow and Keras on several ranks: newcomers, losses, epochs that are cut short."""
+"""States of TensorFlow and Keras on several ranks: new ranks, losses, interrupted epochs."""
 
 import importlib
 import time
@@ -18,7 +18,7 @@ MODULES = ["horovod.tensorflow.keras", "horovod.keras"]
 
 @pytest.fixture(autouse=True)
 def _growing(monkeypatch):
-    """Graphs must not take the number of ranks for granted."""
+    """Makes the world elastic, so graphs must not assume a fixed number of ranks."""
     monkeypatch.setattr(_native, "may_grow", lambda: True)
 
 
@@ -48,18 +48,18 @@ def variables_of(optimizer):
 
 
 def leave_from_within(call):
-    """The last rank leaves, and the others learn of it in a call."""
+    """Lets the last rank leave, and the others learn of it in a call."""
     if hvd.rank() == hvd.size() - 1:
-        raise HorovodInternalError("a rank has other plans")
+        raise HorovodInternalError("a rank leaves")
     call()
-    raise AssertionError("nobody has told this rank")
+    raise AssertionError("the call did not fail on this rank")
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_fit_goes_on_where_it_was_interrupted(module):
-    """Ranks begin differently, lose one of them in a graph, and meet again because hosts come.
+def test_fit_resumes_where_it_was_interrupted(module):
+    """Ranks start with different weights, lose a rank in a graph, and rejoin when hosts are added.
 
-    Also behind the last batch of an epoch, which must not get another one for that.
+    An interrupt after the last batch of an epoch must not add a batch to it.
     """
     hvk = importlib.import_module(module)
     kit = tf.keras if module == MODULES[0] else keras
@@ -68,15 +68,15 @@ def test_fit_goes_on_where_it_was_interrupted(module):
     model.compile(optimizer, "mse")
     seen = []
 
-    class Trouble(kit.callbacks.Callback):
+    class Interruption(kit.callbacks.Callback):
         def on_batch_end(self, batch, logs=None):
             seen.append((state.epoch, state.batch))
             if seen[-1] == (0, 4):
                 state.on_hosts_updated(time.time(), HostUpdateResult.added)
             if seen.count((1, 2)) == 1 and seen[-1] == (1, 2):
                 if hvd.rank() == hvd.size() - 1:
-                    # The others learn it from the next reduction in their graph.
-                    raise HorovodInternalError("a rank has other plans")
+                    # The others learn of it in the next reduction of their graph.
+                    raise HorovodInternalError("a rank leaves")
             elif seen.count((2, 2)) == 1 and seen[-1] == (2, 2):
                 hvd.allreduce(tf.zeros(1))
                 raise HostsUpdatedInterrupt
@@ -86,7 +86,7 @@ def test_fit_goes_on_where_it_was_interrupted(module):
         callbacks = [
             hvk.elastic.UpdateEpochStateCallback(state),
             hvk.elastic.UpdateBatchStateCallback(state),
-            Trouble(),
+            Interruption(),
             hvk.elastic.CommitStateCallback(state, batches_per_commit=4),
         ]
         model.fit(
@@ -103,11 +103,11 @@ def test_fit_goes_on_where_it_was_interrupted(module):
     assert train(state) == 4 and state.batch == 0
     assert same_everywhere(model.get_weights())
     whole = [(epoch, batch) for epoch in range(4) for batch in range(1, 5)]
-    # A loss costs the batches since the last commit, an interrupt nothing.
+    # A loss costs the batches since the last commit, an interrupt costs nothing.
     assert seen == whole[:6] + whole[4:] and int(np.array(model.optimizer.iterations)) == 16
 
 
-def test_a_newcomer_gets_variables_and_momenta():
+def test_a_new_rank_gets_variables_and_momenta():
     model = model_of(tf.keras, 0.5)
     if hvd.rank() == 0:
         model.compile(tf.keras.optimizers.Adam(0.1), "mse")
@@ -133,10 +133,10 @@ def test_a_model_must_be_built():
         hvd.elastic.TensorFlowKerasState(tf.keras.Sequential([tf.keras.layers.Dense(1)]))
 
 
-def test_variables_are_sent_whenever_ranks_meet():
+def test_variables_are_sent_whenever_a_world_forms():
     variable = tf.Variable([float(hvd.rank())])
     state = hvd.elastic.TensorFlowState([variable], step=hvd.rank())
-    plans = ["other"]
+    losses = [1]
 
     @tf.function
     def total(value):
@@ -147,8 +147,8 @@ def test_variables_are_sent_whenever_ranks_meet():
         assert variable.numpy() == [0.0] and state.step == 0
         assert total(variable + 1.0).numpy() == [hvd.size()]
         variable.assign([5.0 + hvd.rank()])
-        if plans:
-            plans.pop()
+        if losses:
+            losses.pop()
             leave_from_within(lambda: total(variable))
         return "done"
 
@@ -160,7 +160,7 @@ def test_variables_are_sent_whenever_ranks_meet():
 
 
 @pytest.mark.parametrize("text", ["the disk is on fire", "HorovodAllreduce: lost rank 1"])
-def test_an_error_that_is_not_ours_passes_whatever_it_says(text):
+def test_a_foreign_error_is_passed_on_whatever_its_text(text):
     @hvd.elastic.run
     def train(state):
         raise tf.errors.UnknownError(None, None, text)
@@ -169,7 +169,7 @@ def test_an_error_that_is_not_ours_passes_whatever_it_says(text):
         train(hvd.elastic.TensorFlowState([]))
 
 
-def test_a_lost_rank_is_known_in_every_op_and_in_graphs():
+def test_a_lost_rank_is_detected_in_every_op_and_in_graphs():
     ones = tf.ones(2)
     together = tf.function(lambda tensor: hvd.grouped_allreduce([tensor, 2.0 * tensor]))
     left = [

@@ -1,4 +1,4 @@
-"""`model.fit` and everything around it, with the Keras of TensorFlow and by itself."""
+"""`model.fit` and everything around it, with TensorFlow's Keras and standalone Keras."""
 
 import functools
 import importlib
@@ -100,13 +100,13 @@ def test_several_passes_are_added_up_before_they_are_applied():
         step(tf.constant(float(hvd.rank() + 2)))
         expected = -(2 * mean + 1) / (2 if average else 1)
         assert np.isclose(float(kept.numpy()), expected)
-        # Every pass counts, so that schedules of the learning rate go on as in Horovod.
+        # Every pass counts, so that learning-rate schedules advance as in Horovod.
         assert int(optimizer.iterations.numpy()) == 2
         assert len(optimizer.variables()) == len(list(optimizer.variables))
 
 
 def test_a_gradient_that_overflows_on_one_rank_is_skipped_by_all():
-    """Keras puts an optimizer that scales the loss around the one that reduces, or within."""
+    """The loss-scaling optimizer may wrap the reducing one, or be wrapped by it."""
     hvd = importlib.import_module(MODULES[0])
     scaled = functools.partial(tf.keras.mixed_precision.LossScaleOptimizer, initial_scale=2.0)
     kinds = [tf.keras.optimizers.SGD]
@@ -121,7 +121,7 @@ def test_a_gradient_that_overflows_on_one_rank_is_skipped_by_all():
             step(tf.constant(float("inf") if hvd.rank() == 0 else 1.0))
             assert float(kept.numpy()) == 0.0
             step(tf.constant(float(hvd.rank() + 1)))
-            # The scale has come down to one by now, everywhere.
+            # By now the scale has dropped to one on all ranks.
             assert np.isclose(float(kept.numpy()), -(hvd.size() + 1) / 2)
 
 
@@ -137,8 +137,8 @@ def traced(step):
     return run
 
 
-def ways_of_keras_2(optimizer, skip):
-    """Every way to step that programs for Keras 2 know, as functions of a loss and a variable."""
+def keras_2_variants(optimizer, skip):
+    """Every way in which programs for Keras 2 step, as functions of a loss and a variable."""
 
     def changed(pairs):
         return [(gradient * 1.0, variable) for gradient, variable in pairs]
@@ -175,8 +175,8 @@ def ways_of_keras_2(optimizer, skip):
     }
 
 
-@pytest.mark.skipif(hasattr(tf.keras, "ops"), reason="Keras 3 has one way only")
-def test_keras_2_steps_on_reduced_gradients_whichever_way_it_goes():
+@pytest.mark.skipif(hasattr(tf.keras, "ops"), reason="Keras 3 has only one way")
+def test_keras_2_always_steps_on_reduced_gradients():
     hvd = importlib.import_module(MODULES[0])
     own = float(hvd.rank() + 1)
     mean = (hvd.size() + 1) / 2
@@ -190,13 +190,13 @@ def test_keras_2_steps_on_reduced_gradients_whichever_way_it_goes():
             optimizer = hvd.DistributedOptimizer(kind(1.0), op=op)
             variable = tf.Variable(0.0)
             expected = -mean * (hvd.size() if op == hvd.Sum else 1)
-            for way, step in ways_of_keras_2(optimizer, skip).items():
-                # A sum shows what is reduced twice; tracing takes its time.
+            for variant, step in keras_2_variants(optimizer, skip).items():
+                # A sum shows what is reduced twice; tracing is slow.
                 for run in (step, traced(step)) if op == hvd.Sum else (step,):
                     variable.assign(0.0)
                     run(loss_of(variable, own), variable)
-                    assert np.isclose(variable.numpy(), expected), (kind, op, way)
-            # A claim that is not true does not lead the ranks apart.
+                    assert np.isclose(variable.numpy(), expected), (kind, op, variant)
+            # A false claim that gradients are aggregated does not make the ranks diverge.
             variable.assign(0.0)
             optimizer.apply_gradients([(tf.constant(own), variable)], **skip)
             assert np.isclose(variable.numpy(), -mean)
@@ -209,7 +209,7 @@ def test_keras_2_steps_on_reduced_gradients_whichever_way_it_goes():
                 assert session.run(gradients) == [mean * hvd.size()]
 
 
-@pytest.mark.skipif(hasattr(tf.keras, "ops"), reason="Keras 3 reduces in one place only")
+@pytest.mark.skipif(hasattr(tf.keras, "ops"), reason="Keras 3 reduces in only one place")
 def test_scaled_losses_of_keras_2_are_reduced_once():
     hvd = importlib.import_module(MODULES[0])
     own = float(hvd.rank() + 1)
@@ -223,7 +223,7 @@ def test_scaled_losses_of_keras_2_are_reduced_once():
         for step in (1, 2):
             optimizer.minimize(loss_of(variable, own), [variable])
             assert np.isclose(variable.numpy(), -step * total)
-        # Nothing went over the wire twice.
+        # Nothing was reduced twice.
         assert averaged == []
 
 
@@ -248,7 +248,7 @@ def test_local_variables_are_neither_reduced_nor_broadcast():
 
 def test_plain_values(hvd):
     total = sum(range(hvd.size()))
-    # They are tensors, and compression is not forgotten.
+    # Plain values become tensors, and compression applies to them.
     narrow = hvd.allreduce(np.float32(1.0001), compression=hvd.Compression.fp16)
     assert narrow.numpy() == 1.0
     logs = {"vector": np.array([hvd.rank(), 1]), "text": "as it is", "number": hvd.rank()}
@@ -263,7 +263,7 @@ def test_plain_values(hvd):
     assert np.array_equal(hvd.reducescatter(rows, op=hvd.Sum), [[hvd.size()] * 2])
 
 
-def test_what_optimizers_refuse(hvd, kit):
+def test_optimizers_and_callbacks_reject_wrong_arguments(hvd, kit):
     with pytest.raises(ValueError, match="only supports Average and Sum"):
         hvd.DistributedOptimizer(kit.optimizers.SGD(), op=hvd_tf.Adasum)
     wrapped = hvd.DistributedOptimizer(kit.optimizers.SGD())
@@ -290,18 +290,18 @@ def test_learning_rates_follow_the_schedule(hvd, kit):
     assert best.filepath is None and best.save_best_only
     history = model.fit(*data(), epochs=3, batch_size=16, verbose=0, callbacks=[schedule]).history
     assert np.allclose(history["lr"], [0.5, 0.5, 0.05])
-    # In graphs of TensorFlow 1 Keras 2 says how many samples there are.
+    # In TensorFlow 1 graphs, Keras 2 reports the number of samples instead of steps.
     warmup = hvd.callbacks.LearningRateWarmupCallback(0.5)
     warmup.set_params({"steps": None, "samples": 32, "batch_size": 8})
     warmup.on_train_begin()
     assert warmup.steps_per_epoch == 4
 
 
-def test_a_new_learning_rate_takes_the_momentum_along(hvd, kit):
+def test_a_new_learning_rate_corrects_the_momentum(hvd, kit):
     model = kit.Sequential([kit.layers.Input([1]), kit.layers.Dense(1, use_bias=False)])
     model.layers[-1].set_weights([np.zeros([1, 1])])
     model.compile(hvd.DistributedOptimizer(kit.optimizers.SGD(0.1, momentum=0.5)), "mae")
-    # The slope is -1 throughout, and the rate is halved before the second of two epochs of a batch.
+    # The slope is always -1, and the rate is halved before the second epoch; an epoch is one batch.
     schedule = hvd.callbacks.LearningRateScheduleCallback(0.1, 0.5, steps_per_epoch=1)
     model.fit(np.ones([2, 1]), np.full([2, 1], 9.0), 2, 2, verbose=0, callbacks=[schedule])
     velocity = 0.5 * (0.1 * 0.5) + 0.05
@@ -309,7 +309,7 @@ def test_a_new_learning_rate_takes_the_momentum_along(hvd, kit):
 
 
 @pytest.mark.skipif(not hasattr(keras, "ops"), reason="Keras 2 keeps its generators elsewhere")
-def test_whole_variables_are_sent_but_generators_stay_apart():
+def test_integer_variables_are_sent_but_generators_keep_their_state():
     import horovod.keras as hvd
 
     model = keras.Sequential([keras.layers.Input([4]), keras.layers.Dropout(0.5)])

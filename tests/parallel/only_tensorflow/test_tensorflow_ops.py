@@ -1,4 +1,4 @@
-"""What only TensorFlow has of the collectives: graphs, sparse tensors, variables, sessions."""
+"""Collectives in TensorFlow only: graphs, sparse tensors, variables, sessions."""
 
 import numpy as np
 import pytest
@@ -16,10 +16,10 @@ def ranks():
     return range(hvd.size())
 
 
-def test_many_in_flight_in_one_function_whatever_their_order():
+def test_many_in_flight_in_one_function_in_any_order():
     @tf.function
     def step(value):
-        # Each rank has its own order; with two threads only asynchronous kernels can get through.
+        # Each rank has its own order; with two threads, only asynchronous kernels do not deadlock.
         order = list(range(64))
         order = order[hvd.rank() :] + order[: hvd.rank()]
         reduced = {
@@ -50,15 +50,15 @@ def test_groups_keep_their_order_and_may_mix_types_and_sparse_tensors():
     assert hvd.grouped_allreduce([]) == [] and hvd.grouped_allgather([]) == []
 
 
-def test_sparse_tensors_and_what_they_cannot():
+def test_sparse_tensors_and_what_they_do_not_support():
     slices = tf.IndexedSlices(tf.fill([1, 2], 4.0), tf.constant([hvd.rank()]), tf.constant([8, 2]))
     averaged = hvd.allreduce(slices, op=hvd.Average)
     assert np.allclose(averaged.values, 4.0 / hvd.size())
-    # Whole numbers are divided, too, and not cut off before the slices are added up.
+    # Integers are divided, too, and not truncated before the slices are added up.
     whole = tf.IndexedSlices(tf.constant([[1], [3]]), tf.constant([0, 1]), tf.constant([2, 1]))
     for averaged in (hvd.allreduce(whole), hvd.grouped_allreduce([whole])[0]):
         assert np.allclose(tf.convert_to_tensor(averaged), [[1.0], [3.0]])
-    # An average of dense ones is cut off towards zero.
+    # The average of a dense integer tensor is truncated toward zero.
     odd = tf.constant([-3, 3]) * (1 if hvd.rank() == 0 else 0)
     assert hvd.allreduce(odd).numpy().tolist() == [int(-3 / hvd.size()), int(3 / hvd.size())]
     with pytest.raises(NotImplementedError, match="Only Sum and Average"):
@@ -69,13 +69,13 @@ def test_sparse_tensors_and_what_they_cannot():
         hvd.allreduce(slices, op=hvd.Sum, prescale_factor=2.0)
 
 
-def test_shapes_of_results_are_known_as_far_as_can_be():
+def test_static_shapes_of_results_are_as_complete_as_possible():
     gather = tf.function(lambda value: [hvd.allgather(value), *hvd.grouped_allgather([value])])
     for shape in gather.get_concrete_function(tf.TensorSpec([None, 3])).output_shapes:
         assert shape.as_list() == [None, 3]
 
 
-def test_graphs_that_horovod_has_saved_load_and_know_the_names_of_results():
+def test_graphs_saved_with_horovod_load_with_the_same_output_names():
     variable = tf.Variable([1.0])
     wanted = {"root_rank": 0, "variable_names": ["v"]}
     with pytest.raises(tf.errors.FailedPreconditionError, match="broadcast_variables"):
@@ -88,7 +88,7 @@ def test_graphs_that_horovod_has_saved_load_and_know_the_names_of_results():
         library.ops.horovod_grouped_reducescatter(tensors, reduce_op=1)
     saved = graph.as_graph_def()
     for node in saved.node:
-        # As of a release of Horovod that did not know these.
+        # As written by a release of Horovod without these attributes.
         for attribute in {"tensor_name", "prescale_factor", "postscale_factor"} & set(node.attr):
             del node.attr[attribute]
     with tf.Graph().as_default() as loaded:
@@ -103,7 +103,7 @@ def test_graphs_that_horovod_has_saved_load_and_know_the_names_of_results():
     )
 
 
-def test_wrong_arguments_say_what_to_give():
+def test_errors_about_wrong_arguments_give_advice():
     sparse = tf.SparseTensor([[0]], [1.0], [2])
     for wrong, advice in ((object(), "convert it first"), (sparse, "make it dense first")):
         for call in (hvd.allreduce, hvd.allgather, hvd.alltoall, hvd.reducescatter):
@@ -113,7 +113,7 @@ def test_wrong_arguments_say_what_to_give():
         hvd.broadcast_object_fn()
 
 
-def test_process_sets_that_nodes_look_up():
+def test_ops_look_up_process_sets():
     chosen = list(range(0, hvd.size(), 2))
     members = hvd.add_process_set(chosen)
     assert hvd.process_set_included_op(members.process_set_id).numpy() == members.included()
@@ -123,7 +123,7 @@ def test_process_sets_that_nodes_look_up():
     assert hvd.process_set_included_op(77).numpy() == -2
 
 
-def test_values_that_nodes_look_up_when_they_run():
+def test_ops_look_up_ranks_and_sizes_when_they_run():
     @tf.function
     def look():
         return hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(), hvd.local_size_op()
@@ -145,7 +145,7 @@ def test_variables():
         hvd.broadcast_global_variables(0)
 
 
-def test_shapes_that_only_the_run_knows():
+def test_shapes_that_are_known_only_at_run_time():
     def everything(value):
         both = hvd.allreduce(value), hvd.broadcast(value, 0)
         return [*both, hvd.allgather(value), hvd.alltoall(value), hvd.reducescatter(value)]
@@ -161,7 +161,7 @@ def test_shapes_that_only_the_run_knows():
         gather(tf.constant(1.0))
 
 
-def test_unsigned_words_travel_but_are_not_computed_with():
+def test_unsigned_integers_can_be_sent_but_not_reduced():
     for dtype in (tf.uint32, tf.uint64):
         largest = tf.fill([2], tf.constant(dtype.max - hvd.rank(), dtype))
         sent = hvd.broadcast(largest, 1)

@@ -131,20 +131,20 @@ def test_optimizers_of_tensorflow_1_with_and_without_several_passes():
         )
 
 
-def test_optimizers_of_tensorflow_1_apply_no_gradients_of_one_rank_alone():
+def test_optimizers_of_tensorflow_1_never_apply_unreduced_gradients():
     for op in (hvd.Average, hvd.Sum):
         total = shared_mean() * (hvd.size() if op == hvd.Sum else 1)
         plain = tf.compat.v1.train.GradientDescentOptimizer(1.0)
         optimizer = hvd.DistributedOptimizer(plain, op=op)
         own, variable = tf.constant(float(hvd.rank() + 1)), tf.Variable(0.0)
-        # What a program has reduced and clipped stays as it is.
+        # Gradients that a program has reduced and clipped are not reduced again.
         loss = functools.partial(tf.multiply, variable, own)
         computed = optimizer.compute_gradients(loss, [variable])
         optimizer.apply_gradients([(gradient * 1.0, each) for gradient, each in computed])
         assert np.isclose(variable.numpy(), -total)
         optimizer.apply_gradients([(hvd.allreduce(own, op=op), variable)])
         assert np.isclose(variable.numpy(), -2 * total)
-        # What it has not reduced does not lead the ranks apart.
+        # Unreduced gradients do not make the ranks diverge.
         optimizer.apply_gradients([(own, variable)])
         assert np.isclose(variable.numpy(), -2 * total - shared_mean())
 
@@ -171,8 +171,8 @@ def test_batch_normalization_sees_the_batches_of_all_ranks():
         hvd.SyncBatchNormalization(fused=True)
 
 
-def test_other_frameworks_of_the_process_share_the_engine():
-    # `make matrix` has TensorFlow alone.
+def test_other_frameworks_in_the_process_share_the_engine():
+    # `make matrix` installs only TensorFlow.
     jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
 
     import horovod.jax as hvd_jax

@@ -1,4 +1,4 @@
-"""What the tests have child processes of ranks do; imports as little as a child needs."""
+"""Functions that the tests run in child processes of ranks; imports as little as possible."""
 
 import horovod.raw as hvd
 
@@ -6,12 +6,12 @@ NUMBERS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size
 
 
 def answers(_=None):
-    """What a process says about its place."""
+    """What a process reports about its rank and size."""
     return hvd.is_initialized(), *(getattr(hvd, name)() for name in NUMBERS)
 
 
 def refusals(_=None):
-    """The errors of everything that only a rank can do."""
+    """The errors from everything that only a rank can do."""
     import numpy as np
 
     array = np.ones(1)
@@ -24,15 +24,15 @@ def refusals(_=None):
         hvd.init,
         hvd.shutdown,
     ]
-    return [told(call) for call in calls]
+    return [exception_of(call) for call in calls]
 
 
 def as_it_is(sample):
-    """Keeps a loader from making tensors and lists of a sample."""
+    """Keeps a loader from converting samples to tensors and lists."""
     return sample
 
 
-def told(call):
+def exception_of(call):
     """The class and the text of the exception that a call raises."""
     try:
         call()
@@ -42,7 +42,7 @@ def told(call):
 
 
 class Places:
-    """A dataset that asks where it is: when it arrives in a worker, and for every sample."""
+    """A dataset that asks for rank and size when it is unpickled in a worker, and per sample."""
 
     def __init__(self, process_set):
         self.process_set = process_set

@@ -1,4 +1,4 @@
-"""Bare arrays: tensors of torch through every collective; what may be read and written."""
+"""`horovod.raw`: torch tensors in every collective; what may be read and written."""
 
 import numpy
 import pytest
@@ -65,7 +65,7 @@ def test_inputs_need_not_be_contiguous_but_outputs_must(make):
         hvd.allreduce(array, op=hvd.Sum, out=make([1.0], "float32"))
 
 
-def test_what_cannot_be_written_or_read_is_refused_and_nothing_hangs():
+def test_arrays_that_cannot_be_written_or_read_are_rejected_and_nothing_hangs():
     frozen = numpy.ones(3)
     frozen.setflags(write=False)
     with pytest.raises(ValueError, match="read-only"):

@@ -7,7 +7,7 @@ from world import adasum
 import horovod.torch as hvd
 
 
-def test_sparse_tensors_are_refused():
+def test_sparse_tensors_are_rejected():
     with pytest.raises(ValueError, match="sparse_as_dense=True"):
         hvd.sparse_allreduce_async(torch.eye(2).to_sparse(), "sparse", hvd.Adasum)
 
@@ -43,7 +43,7 @@ def test_the_optimizer_combines_what_each_rank_does_to_the_weights(kind):
     assert type(optimizer).__name__ == type(inner).__name__
     assert isinstance(optimizer, type(inner))
     assert "horovod" in str(type(optimizer))
-    # Every rank plays all ranks: each copy steps by itself, from the common weights.
+    # Every rank simulates all ranks: each copy steps on its own, from the common weights.
     copies = [network() for _ in range(hvd.size())]
     steppers = [INNER[kind](copy.parameters()) for copy in copies]
     for step in range(5):

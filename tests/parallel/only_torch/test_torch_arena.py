@@ -1,4 +1,4 @@
-"""Gradients that stay from step to step lie where all ranks see them: only speed changes."""
+"""Gradients that persist from step to step are in memory that all ranks see: only speed changes."""
 
 import copy
 import gc
@@ -11,9 +11,9 @@ import torch
 import horovod.torch as hvd
 from horovod import _native
 
-# Over sockets there is no such memory, and everything works all the same.
+# Over sockets there is no such memory, and everything still works.
 SHARED = os.environ.get("RONDE_TRANSPORT") != "tcp"
-# Where sockets take part, the order of summation depends on what happens to travel in one bucket.
+# With sockets, the order of summation depends on which tensors happen to share a bucket.
 EXACT = SHARED and "RONDE_SHARED_RANKS" not in os.environ
 
 
@@ -58,13 +58,13 @@ def assert_same_bits(one, other):
 @pytest.mark.parametrize(
     "options", [{}, {"groups": 2}, {"gradient_predivide_factor": 2.0}, {"op": hvd.Sum}]
 )
-def test_the_steps_have_the_same_bits_wherever_gradients_lie(options):
+def test_steps_have_the_same_bits_wherever_gradients_are(options):
     reference = network()
     optimizer = distributed(reference, **options)
     expected = train(reference, optimizer, 8, lambda _: optimizer.zero_grad())
     assert not any(in_arena(reference))
     ways = {
-        "stays": lambda number: False,
+        "never": lambda number: False,
         "now and then": lambda number: number % 3 == 0,
         "on some ranks": lambda number: hvd.rank() == 0,
     }
@@ -76,11 +76,11 @@ def test_the_steps_have_the_same_bits_wherever_gradients_lie(options):
             optimizer.zero_grad(set_to_none=to_none(number))
 
         assert_same_bits(train(model, optimizer, 8, clear), expected)
-        if way == "stays":
+        if way == "never":
             assert in_arena(model) == [SHARED] * 6
 
 
-def test_a_gradient_that_somebody_holds_stays_the_same_tensor():
+def test_a_referenced_gradient_stays_the_same_tensor():
     model = network()
     optimizer = distributed(model)
     train(model, optimizer, 1, lambda _: None)
@@ -89,13 +89,13 @@ def test_a_gradient_that_somebody_holds_stays_the_same_tensor():
     train(model, optimizer, 3, lambda _: optimizer.zero_grad(set_to_none=False))
     for parameter, grad in zip(model.parameters(), held):
         assert parameter.grad is grad
-    # Moving it would leave whoever looks at its memory behind.
+    # Moving it would break views of its memory.
     assert not _native.in_arena(model[2].weight.grad.data_ptr())
     assert torch.equal(watched, model[2].weight.grad.view(-1))
     assert in_arena(model).count(True) == (5 if SHARED else 0)
 
 
-def test_gradients_there_are_saved_copied_and_converted_like_any_other():
+def test_gradients_in_the_arena_are_saved_copied_and_converted_like_any_other():
     model = network()
     optimizer = distributed(model)
     train(model, optimizer, 2, lambda _: optimizer.zero_grad(set_to_none=False))
@@ -139,7 +139,7 @@ def shared_mappings():
         return sum("ronde-arena" in line for line in maps)
 
 
-def test_tensors_outlive_the_world_and_then_their_memory_goes():
+def test_tensors_outlive_the_world_and_then_their_memory_is_freed():
     gc.collect()
     model = network()
     optimizer = distributed(model)

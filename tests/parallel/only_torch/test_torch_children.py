@@ -1,4 +1,4 @@
-"""Child processes of ranks: they know what their parent knows, and can do nothing in its name."""
+"""Child processes of ranks: they know their parent's rank and size, but cannot communicate."""
 
 import multiprocessing
 import os
@@ -53,7 +53,7 @@ def check_refusals(errors):
 
 
 def test_forked_workers_of_a_loader(some):
-    # What is in flight here is not the worker's.
+    # An operation in flight here does not belong to the worker.
     handle = hvd.allreduce_async(torch.ones(1), name="in flight") if hvd.rank() == 0 else None
     check_worker("fork", some)
     if handle is None:
@@ -61,8 +61,8 @@ def test_forked_workers_of_a_loader(some):
     assert hvd.synchronize(handle).item() == 1.0
 
 
-def test_workers_with_interpreters_of_their_own(some):
-    # One rank tries each: all of them would take long where there are few processors.
+def test_workers_with_their_own_interpreters(some):
+    # One rank tests each method: all of them would take long on few processors.
     if hvd.rank() < 2:
         check_worker(("spawn", "forkserver")[hvd.rank()], some)
     hvd.barrier()
@@ -72,7 +72,7 @@ def test_pools():
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert pool.map(children.answers, range(4)) == [children.answers()] * 4
         check_refusals(pool.map(children.refusals, [0])[0])
-    # A server that was started in an earlier world must not speak of that.
+    # A fork server that was started in an earlier world must not report that one.
     if hvd.rank() == 0:
         with multiprocessing.get_context("forkserver").Pool(1) as pool:
             assert pool.map(children.answers, [0]) == [children.answers()]
@@ -85,10 +85,10 @@ def test_a_forked_child_cannot_use_the_handles_of_its_parent():
     child = os.fork()
     if child == 0:
         calls = (partial(hvd.poll, handle), partial(hvd.synchronize, handle))
-        os.write(writer, repr([children.told(call)[0] for call in calls]).encode())
+        os.write(writer, repr([children.exception_of(call)[0] for call in calls]).encode())
         os._exit(7)
     os.close(writer)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    with os.fdopen(reader) as told:
-        assert told.read() == repr(["RuntimeError", "RuntimeError"])
+    with os.fdopen(reader) as errors:
+        assert errors.read() == repr(["RuntimeError", "RuntimeError"])
     assert hvd.synchronize(handle).item() == 1.0

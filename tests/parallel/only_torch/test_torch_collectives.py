@@ -1,4 +1,4 @@
-"""What only PyTorch has of the collectives: handles, tensors in any memory, sparse ones."""
+"""Collectives in PyTorch only: handles, tensors in any memory layout, sparse tensors."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -43,15 +43,15 @@ def test_a_handle_can_be_polled_until_it_is_ready():
     assert hvd.synchronize(handle).eq(hvd.size()).all()
 
 
-def test_a_tensor_that_is_not_contiguous_is_reduced_by_a_copy():
+def test_a_tensor_that_is_not_contiguous_is_reduced_through_a_copy():
     tensor = torch.arange(12.0).view(3, 4).t()
     assert torch.equal(hvd.allreduce(tensor, op=hvd.Sum), tensor * hvd.size())
     with pytest.raises(ValueError, match="required to be contiguous"):
         hvd.allreduce_(tensor, op=hvd.Sum)
 
 
-def test_operations_that_differ_under_one_name_fail_on_every_rank():
-    # Our names carry the operation, so this needs names that collide on purpose.
+def test_different_operations_with_one_name_fail_on_every_rank():
+    # Full names contain the operation, so this test makes names collide on purpose.
     tensor = torch.ones(3)
     handle = (
         _native.allgather(tensor, "collision")
@@ -100,12 +100,12 @@ def test_handles_can_be_polled_and_may_be_waited_for_in_any_order():
     assert len(results[1][0]) == hvd.size() ** 2
     assert results[2].item() == hvd.size()
     assert torch.equal(results[3], tensor)
-    # What has been waited for is forgotten.
+    # A handle that has been waited for is released.
     assert hvd.synchronize(handles[2]) is None
     assert isinstance(hvd.grouped_allgather([tensor]), tuple)
 
 
-def test_the_numbers_of_rows_have_no_gradient():
+def test_received_splits_have_no_gradient():
     tensor = torch.ones(hvd.size(), requires_grad=True)
     received, numbers = hvd.alltoall(tensor, [1] * hvd.size())
     assert received.requires_grad and not numbers.requires_grad

@@ -1,4 +1,4 @@
-"""The backend `ronde` of torch.distributed: every collective, groups, and works in flight."""
+"""The `ronde` backend of torch.distributed: every collective, groups, and operations in flight."""
 
 import inspect
 import os
@@ -10,8 +10,8 @@ import torch.distributed as dist
 import horovod.torch as hvd
 from horovod.common.process_sets import register_together
 
-# Older PyTorches ask only the members of a new group, and a set has to be registered by all.
-ALL_ARE_ASKED = "default_pg.new_group" in inspect.getsource(dist.distributed_c10d)
+# Older PyTorch calls only the members of a new group, but all ranks must register a set.
+ALL_RANKS_CREATE_GROUPS = "default_pg.new_group" in inspect.getsource(dist.distributed_c10d)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,13 +24,13 @@ def _group():
 
 
 def new_group(ranks):
-    if not ALL_ARE_ASKED:
+    if not ALL_RANKS_CREATE_GROUPS:
         register_together(ranks)
     return dist.new_group(ranks)
 
 
 def of(rank, shape=(2, 3), dtype=torch.float32):
-    """What a rank contributes: small whole numbers, so that every type is exact."""
+    """What a rank contributes: small integers, so that every type is exact."""
     numbers = torch.arange(torch.Size(shape).numel()) % 3 + rank + 1
     return numbers.reshape(shape).to(dtype)
 
@@ -43,7 +43,7 @@ def everyones(shape=(2, 3), dtype=torch.float32):
     return [of(rank, shape, dtype) for rank in range(hvd.size())]
 
 
-def test_the_world_is_the_jobs():
+def test_the_default_group_is_the_job():
     assert dist.get_backend() == "ronde"
     assert (dist.get_rank(), dist.get_world_size()) == (hvd.rank(), hvd.size())
     assert (dist.get_rank(), dist.get_world_size()) == (
@@ -105,7 +105,7 @@ def test_tensors_that_are_not_contiguous():
     assert all(torch.equal(got, each.t()) for got, each in zip(gathered, everyones((3, 2))))
 
 
-def test_coalesced_reductions_run_as_one():
+def test_coalesced_reductions():
     tensors = [mine((4,)), mine((2, 2)), mine((3,), torch.float64)]
     with dist.distributed_c10d._coalescing_manager():
         for tensor in tensors[:2]:
@@ -155,7 +155,7 @@ def test_all_gather_of_different_sizes():
         assert torch.equal(tensor, torch.full((rank + 1,), float(rank)))
 
 
-def test_all_gather_into_tensors_of_the_wrong_size_is_refused():
+def test_all_gather_into_tensors_of_the_wrong_size_is_rejected():
     with pytest.raises(ValueError, match=r"rank 0 of the group sent 6 elements.* has 5"):
         dist.all_gather([torch.empty(5) for _ in range(hvd.size())], mine())
     with pytest.raises(ValueError, match="elements"):
@@ -193,21 +193,21 @@ def test_gather_and_scatter():
 def test_all_to_all():
     size, rank = hvd.size(), hvd.rank()
 
-    def letter(source, target, rows):
+    def rows_from(source, target, rows):
         return torch.full((rows, 2), float(10 * source + target))
 
     received = [torch.empty(source + 1, 2) for source in range(size)]
-    dist.all_to_all(received, [letter(rank, target, rank + 1) for target in range(size)])
-    expected = [letter(source, rank, source + 1) for source in range(size)]
+    dist.all_to_all(received, [rows_from(rank, target, rank + 1) for target in range(size)])
+    expected = [rows_from(source, rank, source + 1) for source in range(size)]
     assert all(map(torch.equal, received, expected))
     rows = [source + 1 for source in range(size)]
     whole = torch.empty(sum(rows), 2)
-    sent = torch.cat([letter(rank, target, rank + 1) for target in range(size)])
+    sent = torch.cat([rows_from(rank, target, rank + 1) for target in range(size)])
     dist.all_to_all_single(whole, sent, rows, [rank + 1] * size)
     assert torch.equal(whole, torch.cat(expected))
     even = torch.empty(size, 2)
-    dist.all_to_all_single(even, torch.cat([letter(rank, target, 1) for target in range(size)]))
-    assert torch.equal(even, torch.cat([letter(source, rank, 1) for source in range(size)]))
+    dist.all_to_all_single(even, torch.cat([rows_from(rank, target, 1) for target in range(size)]))
+    assert torch.equal(even, torch.cat([rows_from(source, rank, 1) for source in range(size)]))
 
 
 def test_objects():
@@ -249,8 +249,8 @@ def test_a_mismatch_is_an_error_of_the_work_and_of_its_future():
 
 
 def test_groups():
-    everybody = list(range(hvd.size()))
-    pairs = [everybody[first : first + 2] for first in range(0, hvd.size(), 2)]
+    everyone = list(range(hvd.size()))
+    pairs = [everyone[first : first + 2] for first in range(0, hvd.size(), 2)]
     groups = [new_group(ranks) for ranks in pairs]
     own = groups[hvd.rank() // 2]
     ranks = pairs[hvd.rank() // 2]
@@ -318,14 +318,14 @@ def test_send_and_receive_between_two():
     assert torch.equal(received, of(other))
 
 
-def test_send_in_a_larger_group_says_what_to_do():
+def test_send_in_a_larger_group_raises_an_error_with_advice():
     if hvd.size() == 2:
         pytest.skip("the world is a group of two")
     with pytest.raises(NotImplementedError, match="groups of two"):
         dist.send(mine(), (hvd.rank() + 1) % hvd.size())
 
 
-def test_a_group_of_which_only_members_know_is_refused():
+def test_a_group_that_only_its_members_create_is_rejected():
     if hvd.size() == 2:
         pytest.skip("every pair is the world")
     members = [1, hvd.size() - 1]

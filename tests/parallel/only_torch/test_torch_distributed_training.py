@@ -1,4 +1,4 @@
-"""Training over the backend `ronde`: DistributedDataParallel, FSDP2 and DTensor."""
+"""Training with the `ronde` backend: DistributedDataParallel, FSDP2 and DTensor."""
 
 import copy
 
@@ -27,7 +27,7 @@ def network():
 
 
 def batches(steps=4, rows=5):
-    """For each step the rows of all ranks."""
+    """For each step, the rows of all ranks."""
     generator = torch.Generator().manual_seed(7)
     for _ in range(steps):
         inputs = torch.randn(hvd.size() * rows, 6, generator=generator, dtype=torch.float64)
@@ -49,7 +49,7 @@ def train(model, take=own, **kwargs):
 
 
 def alone():
-    """One process on the batches of all."""
+    """Trains one process on the batches of all ranks."""
     return train(network(), take=lambda tensor: tensor)
 
 
@@ -77,10 +77,10 @@ def dtensor():
     [{}, {"bucket_cap_mb": 0.002}, {"find_unused_parameters": True}, {"static_graph": True}],
     ids=str,
 )
-def test_ddp_trains_as_one_process_does(options):
+def test_ddp_trains_like_one_process(options):
     model = network()
     with torch.no_grad():
-        # The first rank's parameters count.
+        # DDP broadcasts the first rank's parameters.
         for parameter in model.parameters():
             parameter.add_(hvd.rank())
     model = DistributedDataParallel(model, **options)
@@ -115,7 +115,7 @@ def test_ddp_with_a_communication_hook():
         torch.testing.assert_close(parameter.grad, expected.grad.float(), rtol=0.05, atol=0.02)
 
 
-def test_ddp_evens_out_with_join():
+def test_ddp_handles_uneven_inputs_with_join():
     model = DistributedDataParallel(network())
     with model.join():
         for _, (inputs, targets) in zip(range(1 + hvd.rank()), batches()):
@@ -127,7 +127,7 @@ def test_ddp_evens_out_with_join():
     not hasattr(__import__("torch.distributed.fsdp").distributed.fsdp, "fully_shard"),
     reason="this PyTorch has no FSDP2",
 )
-def test_fsdp2_trains_as_one_process_does():
+def test_fsdp2_trains_like_one_process():
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 

@@ -1,4 +1,4 @@
-"""The state of torch on several ranks: who gets what from whom, and stopping together."""
+"""The state of torch on several ranks: how it is synchronized, and stopping together."""
 
 import pytest
 import torch
@@ -37,8 +37,8 @@ def same_everywhere(value):
     ("kind", "options"),
     [(torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}), (torch.optim.AdamW, {"lr": 0.1})],
 )
-def test_a_newcomer_gets_what_the_survivor_has(kind, options):
-    """Only rank 0 has trained: only its optimizer knows momenta, and its rate has changed."""
+def test_a_new_rank_gets_the_state_of_the_survivor(kind, options):
+    """Only rank 0 has trained: only its optimizer has momenta and a changed learning rate."""
     model, optimizer = training(hvd.rank(), kind, **options)
     sampler = hvd.elastic.ElasticSampler(range(100))
     state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0)
@@ -56,7 +56,7 @@ def test_a_newcomer_gets_what_the_survivor_has(kind, options):
     assert same_everywhere(contents(model, optimizer))
     assert optimizer.state_dict()["state"] and optimizer.param_groups[0]["lr"] == 0.025
     assert state.epoch == 4 and sampler.processed_num == 10 * hvd.size()
-    # What has come is kept, and the ranks can train on.
+    # The received state is saved, and the ranks can continue to train.
     kept = contents(model, optimizer)
     step(model, optimizer)
     state.restore()
@@ -65,14 +65,14 @@ def test_a_newcomer_gets_what_the_survivor_has(kind, options):
     assert same_everywhere(contents(model, optimizer)[0][:2])
 
 
-def test_shares_of_samples_are_of_all_ranks():
+def test_samples_are_divided_among_all_ranks():
     sampler = hvd.elastic.ElasticSampler(range(23))
     shares = hvd.allgather_object(list(sampler))
     assert {len(share) for share in shares} == {len(sampler)}
     assert sorted({index for share in shares for index in share}) == list(range(23))
 
 
-def test_a_state_that_is_sent_shares_the_samples_out_anew_on_every_rank():
+def test_synchronizing_a_state_redistributes_the_samples_on_every_rank():
     sampler = hvd.elastic.ElasticSampler(range(8 * hvd.size()), shuffle=False)
     state = hvd.elastic.TorchState(sampler=sampler)
     if hvd.rank() == 0:
@@ -85,9 +85,9 @@ def test_a_state_that_is_sent_shares_the_samples_out_anew_on_every_rank():
     assert left == set(range(4 * hvd.size(), 8 * hvd.size()))
 
 
-def test_all_ranks_stop_when_rank_0_has_news():
+def test_all_ranks_stop_when_rank_0_learns_of_an_update():
     state = hvd.elastic.TorchState(epoch=0)
-    # What another rank has heard does not count, since it might be alone with it.
+    # An update that only another rank knows of does not count, because the others may not know it.
     if hvd.rank() == 1:
         state.on_hosts_updated(1.0, HostUpdateResult.added)
     state.commit()
@@ -105,11 +105,11 @@ def test_the_state_is_sent_if_one_rank_needs_it():
     assert not state._is_needed(False)
 
 
-def test_ranks_meet_again_and_train_on():
-    """Whatever ends a world, the steps done are those of a run without trouble."""
+def test_ranks_form_a_new_world_and_continue_training():
+    """Whatever ends a world, the result is that of an uninterrupted run."""
     model, optimizer = training(hvd.rank(), lr=0.1, momentum=0.9)
     worlds = []
-    trouble = {
+    errors = {
         2: HorovodInternalError("x"),
         5: HostsUpdatedInterrupt(),
         6: HostsUpdatedInterrupt(True),
@@ -124,10 +124,11 @@ def test_ranks_meet_again_and_train_on():
             state.batch += 1
             if state.batch % 4 == 0:
                 state.commit()
-            if state.batch in trouble:
-                # Whoever leaves first would end the world under the others' last collective.
+            if state.batch in errors:
+                # Otherwise the first rank to leave would end the world during the others' last
+                # collective.
                 hvd.barrier()
-                raise trouble.pop(state.batch)
+                raise errors.pop(state.batch)
 
     train(hvd.elastic.TorchState(model, optimizer, batch=0))
     assert worlds == [hvd.size()] * 4

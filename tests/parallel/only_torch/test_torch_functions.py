@@ -1,4 +1,4 @@
-"""Parameters and optimizer state on their way between ranks."""
+"""Broadcasting parameters and optimizer state."""
 
 import pytest
 import torch
@@ -116,7 +116,7 @@ def test_missing_gradients_of_a_fresh_optimizer_become_zeros():
     hvd.broadcast_optimizer_state(optimizer, 0, model)
     words, rest = model["words"].weight.grad, model["rest"]
     assert words.is_sparse and words.to_dense().tolist() == [[0.0, 0.0]] * 4
-    # What is frozen needs none, and what is there stays.
+    # A frozen parameter needs no gradient, and an existing gradient is kept.
     assert rest.bias.grad is None and rest.weight.grad.tolist() == [[1.0, 1.0]]
     plain = torch.nn.Linear(2, 1)
     hvd.broadcast_optimizer_state(hvd.DistributedOptimizer(torch.optim.Adam(plain.parameters())), 0)

@@ -1,4 +1,4 @@
-"""Joining while handles are open, and training on data of which some ranks have less."""
+"""Joining while handles are open, and training on uneven data."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ import horovod.torch as hvd
 
 
 def active(step, last):
-    """The ranks that have a batch for this step: rank `last` has most of them."""
+    """The ranks that have a batch for this step; rank `last` has the most batches."""
     return [rank for rank in range(hvd.size()) if step < batches_of(rank, last)]
 
 
@@ -16,7 +16,7 @@ def batches_of(rank, last):
     return 2 * ((rank - last - 1) % hvd.size()) + 1
 
 
-def test_a_join_may_come_before_earlier_work_is_waited_for():
+def test_a_rank_may_join_before_it_waits_for_earlier_operations():
     tensors = [torch.full((10_000,), float(n)) for n in range(20)]
     handles = [
         hvd.allreduce_async_(tensor, name=f"early{n}", op=hvd.Sum)

@@ -1,4 +1,4 @@
-"""The distributed optimizer between ranks: equal steps everywhere, those of one big batch."""
+"""The distributed optimizer: the same steps on all ranks, equal to those on one big batch."""
 
 import gc
 import warnings
@@ -46,7 +46,7 @@ def test_a_hundred_steps_equal_those_of_one_rank_on_the_whole_batch(kind, way):
     assert losses[-1] < losses[0] / 2
 
 
-def test_groups_of_the_users_choice():
+def test_groups_chosen_by_the_user():
     model = network()
     optimizer = sgd(model, groups=[[model[0].weight, model[3].bias], [model[2].weight]])
     train(model, optimizer, 10)
@@ -56,7 +56,7 @@ def test_groups_of_the_users_choice():
     assert torch.allclose(flat(model), flat(alone), rtol=1e-4, atol=1e-6)
 
 
-def test_a_model_goes_with_its_optimizer():
+def test_a_model_is_freed_with_its_optimizer():
     model = network()
     optimizer = sgd(model)
     train(model, optimizer, 2)
@@ -87,7 +87,7 @@ def test_op_sum_adds_the_gradients():
 
 
 class Probe(torch.autograd.Function):
-    """Calls a function when the backward pass comes by."""
+    """Calls a function when the backward pass reaches it."""
 
     @staticmethod
     def forward(ctx, tensor, call):
@@ -101,7 +101,7 @@ class Probe(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("way", ["plain", "groups"])
-def test_gradients_leave_while_the_backward_pass_runs(way):
+def test_gradients_are_reduced_while_the_backward_pass_runs(way):
     model = network()
     optimizer = sgd(model, **WAYS[way])
     seen = []
@@ -113,7 +113,7 @@ def test_gradients_leave_while_the_backward_pass_runs(way):
     assert_same_bits_everywhere(model)
 
 
-def test_what_is_in_flight_can_be_looked_at_and_started_by_hand():
+def test_reductions_in_flight_can_be_inspected_and_started_by_hand():
     model = network()
     optimizer = sgd(model)
     parameters = set(model.parameters())
@@ -124,7 +124,7 @@ def test_what_is_in_flight_can_be_looked_at_and_started_by_hand():
     optimizer.step()
     assert optimizer._handles == {}
     optimizer.zero_grad()
-    # A library may start with a gradient that it has made by itself.
+    # A library may reduce a gradient that it has computed itself.
     first = next(model.parameters())
     first.grad = torch.full_like(first, float(hvd.rank()))
     handle, _ = optimizer._allreduce_grad_async(first)
@@ -343,7 +343,7 @@ def test_a_sparse_gradient_may_be_missing_on_some_ranks_later_on():
     assert_same_bits_everywhere(model)
 
 
-def test_loading_a_state_starts_afresh():
+def test_loading_a_state_resets_the_optimizer():
     model = network()
     optimizer = sgd(model)
     own = next(batches(1))[1]
@@ -419,7 +419,7 @@ def test_parameters_of_a_group_may_be_frozen_and_unfrozen():
         assert not torch.equal(flat(model), before)
 
 
-def test_hooks_work_without_the_newer_interface_of_torch(monkeypatch):
+def test_hooks_work_without_the_newer_api_of_torch(monkeypatch):
     monkeypatch.delattr(torch.Tensor, "register_post_accumulate_grad_hook", raising=False)
     model = network()
     train(model, sgd(model), 10)

@@ -1,4 +1,4 @@
-"""Every optimizer that torch ships: the same parameters on all ranks, those of one big batch."""
+"""Every optimizer of torch: the same parameters on all ranks, equal to those of one big batch."""
 
 import inspect
 
@@ -23,7 +23,7 @@ OPTIONS = {"LBFGS": {"lr": 0.5, "max_iter": 6}}
 
 
 class Words(torch.nn.Module):
-    """Looks numbers up that it makes from the batch; its gradients are sparse."""
+    """Looks up numbers computed from the batch; its gradients are sparse."""
 
     def __init__(self):
         super().__init__()
@@ -36,7 +36,8 @@ class Words(torch.nn.Module):
 
 def model_for(name):
     model = network() if name not in SPARSE else Words()
-    # In single precision a rounding error can turn the sign of a gradient, on which some step.
+    # In single precision a rounding error can flip the sign of a gradient, and some optimizers use
+    # only the sign.
     return model.double()
 
 
@@ -58,7 +59,7 @@ def step(optimizer, model, batch):
     return optimizer.step()
 
 
-def test_there_are_as_many_as_torch_has_had_for_long():
+def test_long_standing_optimizers_of_torch_are_found():
     assert {"SGD", "Adam", "AdamW", "LBFGS", "SparseAdam", "Rprop"} <= set(CLASSES)
 
 
@@ -79,7 +80,7 @@ def test_steps_are_those_of_one_rank_on_the_whole_batch(name):
 
 
 @pytest.mark.parametrize("name", [name for name in CLASSES if name != "LBFGS"])
-def test_what_the_root_knows_can_be_brought_to_all(name):
+def test_the_state_of_the_root_can_be_broadcast(name):
     model = model_for(name)
     optimizer = hvd.DistributedOptimizer(optimizer_for(name, model), model.named_parameters())
     if hvd.rank() == 0:

@@ -1,4 +1,4 @@
-"""The distributed optimizer among some of the ranks."""
+"""The distributed optimizer in process sets."""
 
 import copy
 import os
@@ -23,7 +23,7 @@ def sets(request, leave):
     hvd.init(process_sets=sets)
     yield sets
     leave()
-    # The session ends with a world that has no sets.
+    # The session must end in a world without process sets.
     hvd.init()
 
 
@@ -73,7 +73,7 @@ def test_sparse_gradients_are_averaged_over_the_set(sets):
     assert torch.allclose(model.weight, expected)
 
 
-def test_a_set_that_is_not_registered_is_refused(sets):
+def test_an_unregistered_set_is_rejected(sets):
     model = network()
     with pytest.raises(ValueError, match="has not been registered"):
         hvd.DistributedOptimizer(sgd(model), process_set=hvd.ProcessSet([0]))

@@ -1,4 +1,4 @@
-"""Process sets: those given to init, added and removed ones; several in use at once."""
+"""Process sets: given to init, added and removed later; several in use at once."""
 
 import os
 import random
@@ -32,7 +32,7 @@ def halves():
 
 
 def use(chosen):
-    """A collective on a set, on a member of it."""
+    """Runs collectives on a set, called by a member of it."""
     assert chosen.rank() == chosen.ranks.index(hvd.rank())
     gathered = hvd.allgather(torch.tensor([hvd.rank()]), process_set=chosen)
     assert gathered.tolist() == chosen.ranks
@@ -60,7 +60,7 @@ def test_sets_given_to_init_have_ids_in_order_and_work(leave):
     assert own.size() is None
 
 
-def test_ids_begin_again_in_the_next_world(leave):
+def test_ids_restart_in_the_next_world(leave):
     chosen = hvd.ProcessSet([0])
     for _ in range(3):
         hvd.init(process_sets=[chosen])
@@ -98,7 +98,7 @@ def test_a_duplicate_fails_and_a_valid_list_works_afterwards(leave):
 
 
 @pytest.mark.parametrize("ranks", [[0, 99], [-1], [0, 0]])
-def test_ranks_that_are_not_there_fail_on_every_rank(ranks):
+def test_nonexistent_ranks_fail_on_every_rank(ranks):
     with pytest.raises(ValueError):
         hvd.init(process_sets=[hvd.ProcessSet(ranks)])
     assert not hvd.is_initialized()
@@ -113,13 +113,13 @@ def test_all_ranks_as_a_communicator_are_the_world():
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum) == hvd.size()
 
 
-def test_some_ranks_as_a_communicator_are_refused():
+def test_some_ranks_as_a_communicator_are_rejected():
     with pytest.raises(NotImplementedError, match=r"horovodrun -np N.*process_sets"):
         hvd.init([0])
     assert not hvd.is_initialized()
 
 
-def test_without_the_switch_sets_stay_as_they_are():
+def test_without_the_switch_sets_cannot_change():
     chosen = hvd.ProcessSet([0])
     hvd.init(process_sets=[chosen])
     with pytest.raises(ValueError) as error:
@@ -133,14 +133,14 @@ def test_without_the_switch_sets_stay_as_they_are():
     assert chosen.process_set_id == 1
 
 
-def test_the_switch_can_be_a_variable(monkeypatch):
+def test_the_switch_can_be_an_environment_variable(monkeypatch):
     monkeypatch.setenv("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
     hvd.init()
     assert hvd.add_process_set([0]).process_set_id == 1
 
 
 @pytest.mark.usefixtures("dynamic")
-def test_sets_come_and_go_and_ids_are_used_again_in_the_order_they_were_freed():
+def test_sets_are_added_and_removed_and_ids_are_reused_in_the_order_they_were_freed():
     first, second = (hvd.add_process_set(ranks) for ranks in halves())
     third = hvd.add_process_set(hvd.ProcessSet([hvd.size() - 1, 0])) if hvd.size() > 2 else None
     for chosen in (first, second, third):
@@ -159,12 +159,12 @@ def test_sets_come_and_go_and_ids_are_used_again_in_the_order_they_were_freed():
     assert (first.process_set_id, second.process_set_id) == (None, None)
     assert not hvd.remove_process_set(first)
     assert not hvd.remove_process_set(hvd.global_process_set)
-    # Another set takes the id, with other members and as if nothing had ever been sent.
-    newcomer = hvd.add_process_set([0])
-    assert newcomer.process_set_id == 2
+    # Another set reuses the id, with other members and no state from before.
+    added = hvd.add_process_set([0])
+    assert added.process_set_id == 2
     assert hvd.add_process_set(second.ranks).process_set_id == 1
-    if newcomer.included():
-        use(newcomer)
+    if added.included():
+        use(added)
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum) == hvd.size()
 
 
@@ -226,7 +226,7 @@ def test_tensors_of_every_size_in_sets_of_every_size():
 
 
 @pytest.mark.usefixtures("dynamic")
-def test_ranks_that_do_not_agree_on_a_set_are_told_and_the_world_goes_on():
+def test_ranks_that_disagree_on_a_set_get_an_error_and_the_world_continues():
     for _ in range(2):
         with pytest.raises((ValueError, hvd.HorovodInternalError), match="ismatch"):
             hvd.add_process_set([0] if hvd.rank() == 0 else [1])

@@ -1,4 +1,4 @@
-"""Batch normalization over all ranks: what one rank would do with all their batches together."""
+"""Batch normalization over all ranks, compared with one rank on all batches together."""
 
 import warnings
 
@@ -55,7 +55,7 @@ def part(tensor, uneven):
 @pytest.mark.parametrize(
     "options", [{}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}], ids=str
 )
-def test_it_is_plain_batch_norm_of_all_batches_together(shape, options, uneven):
+def test_it_equals_plain_batch_norm_of_all_batches_together(shape, options, uneven):
     plain, synced = layers(len(shape) + 2, **options)
     inputs, grads, own_inputs, own_grads = batches(shape, uneven=uneven)
     outputs, input_grads = run(plain, inputs, grads)
@@ -101,7 +101,7 @@ def test_a_model_in_bfloat16_keeps_its_types():
     assert {each.dtype for each in kept} == {torch.bfloat16}
 
 
-def test_a_large_mean_does_not_eat_the_variance():
+def test_a_large_mean_does_not_cancel_the_variance():
     _, synced = layers(2, affine=False)
     generator = torch.Generator().manual_seed(hvd.rank())
     outputs = synced(torch.randn(1000, CHANNELS, generator=generator) + 3000.0)
@@ -121,7 +121,7 @@ def test_a_rank_may_have_an_empty_batch():
     torch.testing.assert_close(synced.running_var, plain.running_var)
 
 
-def test_one_value_is_too_few_for_all_ranks_together_only():
+def test_a_single_value_is_too_few_only_across_all_ranks():
     synced = hvd.SyncBatchNorm(CHANNELS)
     assert synced(torch.full((1, CHANNELS), float(hvd.rank()))).isfinite().all()
     with pytest.raises(ValueError, match="more than 1 value per channel when training"):
@@ -129,14 +129,14 @@ def test_one_value_is_too_few_for_all_ranks_together_only():
     hvd.barrier()
 
 
-def test_evaluation_needs_no_other_rank():
+def test_evaluation_does_not_wait_for_other_ranks():
     synced = hvd.SyncBatchNorm(CHANNELS).eval()
     if hvd.rank() == 0:
         assert synced(torch.ones(1, CHANNELS)).shape == (1, CHANNELS)
     hvd.barrier()
 
 
-def test_bad_inputs_are_refused():
+def test_bad_inputs_are_rejected():
     synced = hvd.SyncBatchNorm(CHANNELS)
     with pytest.raises(ValueError) as error:
         synced(torch.ones(CHANNELS))
@@ -156,7 +156,7 @@ def test_channels_last_stays_channels_last():
     torch.testing.assert_close(own_input_grads, part(input_grads, False), rtol=1e-5, atol=1e-5)
 
 
-def test_training_equals_that_of_one_rank_on_the_whole_batch():
+def test_training_matches_one_rank_on_the_whole_batch():
     def network(norm):
         torch.manual_seed(0)
         return torch.nn.Sequential(
@@ -182,7 +182,7 @@ def test_training_equals_that_of_one_rank_on_the_whole_batch():
         assert torch.equal(hvd.broadcast(mine, 0), mine)
 
 
-def test_it_may_stand_in_a_compiled_model():
+def test_it_works_in_a_compiled_model():
     model = torch.nn.Sequential(torch.nn.Linear(3, CHANNELS), hvd.SyncBatchNorm(CHANNELS))
     hvd.broadcast_parameters(model.state_dict(), 0)
     own = torch.randn(4, 3, generator=torch.Generator().manual_seed(hvd.rank()))
@@ -196,7 +196,7 @@ def test_it_may_stand_in_a_compiled_model():
         torch.testing.assert_close(parameter.grad, grad, rtol=1e-4, atol=1e-4)
 
 
-def test_a_rank_that_has_joined_counts_for_nothing():
+def test_a_joined_rank_does_not_count():
     plain, synced = layers(2)
     inputs = batches((), uneven=True)[2]
     if hvd.rank() != 0:

@@ -1,4 +1,4 @@
-"""Training as programs do it: mixed precision, checkpointing, compiled models, copies, states."""
+"""Training as in real programs: mixed precision, checkpointing, compiled models, copies, states."""
 
 import contextlib
 import copy
@@ -15,7 +15,7 @@ from training import assert_same_bits_everywhere, batches, flat, loss_of, networ
 import horovod.torch as hvd
 
 GRAD_SCALER = getattr(torch.amp, "GradScaler", None)
-needs_scaler = pytest.mark.skipif(GRAD_SCALER is None, reason="this torch scales on GPUs only")
+needs_scaler = pytest.mark.skipif(GRAD_SCALER is None, reason="this torch scales only on GPUs")
 
 
 def sgd(model, **options):
@@ -62,7 +62,7 @@ def test_a_scaler_steps_with_reduced_gradients(inner, groups):
 
 
 @needs_scaler
-def test_a_scaler_may_be_given_gradients_that_the_user_has_reduced_and_clipped():
+def test_a_scaler_accepts_gradients_that_the_user_has_reduced_and_clipped():
     model, alone = network(), network()
     optimizer, plain = distributed(model), sgd(alone)
     scaler = GRAD_SCALER("cpu", init_scale=1024.0)
@@ -86,7 +86,7 @@ def test_a_scaler_may_be_given_gradients_that_the_user_has_reduced_and_clipped()
 
 
 @needs_scaler
-def test_infinities_of_one_rank_make_all_ranks_leave_the_step_out():
+def test_infinities_on_one_rank_make_all_ranks_skip_the_step():
     model = network()
     optimizer = distributed(model)
     scaler = GRAD_SCALER("cpu", init_scale=1024.0)
@@ -94,7 +94,7 @@ def test_infinities_of_one_rank_make_all_ranks_leave_the_step_out():
         optimizer.zero_grad()
         before = flat(model).clone()
         overflows = turn == 1
-        # After a step that was left out, a rank without gradients still takes part.
+        # After a skipped step, a rank without gradients still takes part.
         if turn != 2 or hvd.rank() != 0:
             loss = loss_of(model, own)
             broken = overflows and hvd.rank() == 1
@@ -150,10 +150,10 @@ def test_activations_may_be_computed_again(reentrant):
     assert_close_to_alone(model, 5)
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 15), reason="torch.compile may not know this Python")
+@pytest.mark.skipif(sys.version_info >= (3, 15), reason="torch.compile may not support this Python")
 def test_a_model_may_be_compiled():
     model = network()
-    # Captured and differentiated ahead of time as ever, but not turned into machine code.
+    # Captured and differentiated ahead of time as usual, but not compiled to machine code.
     compiled = torch.compile(model, backend="aot_eager")
     optimizer = distributed(model)
     for _, own in batches(5):
@@ -164,8 +164,8 @@ def test_a_model_may_be_compiled():
     assert_close_to_alone(model, 5)
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 15), reason="torch.compile may not know this Python")
-def test_a_compiled_function_may_reduce_and_look_at_the_reduction():
+@pytest.mark.skipif(sys.version_info >= (3, 15), reason="torch.compile may not support this Python")
+def test_a_compiled_function_may_reduce_and_inspect_the_op():
     def reduced(tensor, op):
         scaled = tensor * 2 if op == hvd.Average else tensor + op
         return hvd.allreduce(scaled, name="compiled", op=op)
@@ -186,14 +186,15 @@ def test_a_parameter_that_no_rank_uses_gets_zeros():
     assert_same_bits_everywhere(model)
 
 
-def test_a_state_loaded_in_the_middle_brings_the_same_steps_again():
+def test_loading_an_earlier_state_repeats_the_same_steps():
     model = network()
     optimizer = distributed(model)
     train(model, optimizer, 3)
     saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
     train(model, optimizer, 3)
     expected = flat(model).clone()
-    # Some reductions are in flight when the state is loaded, as when a step is given up.
+    # A backward pass has started reductions before the state is loaded, as when a step is
+    # abandoned.
     loss_of(model, next(batches(1))[1]).backward()
     optimizer.synchronize()
     model.load_state_dict(saved[0])
@@ -226,7 +227,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", COPIES)
-def test_a_copy_of_model_and_optimizer_goes_on_like_the_original(kind, way):
+def test_a_copy_of_model_and_optimizer_continues_like_the_original(kind, way):
     def steps(model, optimizer):
         for _, own in batches(3):
             optimizer.zero_grad()

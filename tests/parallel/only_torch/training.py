@@ -1,4 +1,4 @@
-"""A small model, batches for it, and steps: what the tests of optimizers have in common."""
+"""A small model, batches and training steps, shared by the tests of optimizers."""
 
 import torch
 

@@ -1,4 +1,4 @@
-//! The options of `ronde bench`, and the plan that they make.
+//! The options of `ronde bench`, and the plan that follows from them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,13 +16,14 @@ use crate::messages::UserError;
 use crate::processes;
 use crate::ssh::Ssh;
 
-/// How long the hosts may take to find each other.
+/// How long the hosts may take to respond.
 pub(super) const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Everything that can be measured, for `--collective all`.
+/// The value of `--collective` that selects everything.
 const ALL: &str = "all";
 
-/// Measure the collectives on this machine or others, beside torch's gloo and MPI if asked.
+/// Measure the collectives on this machine or others, optionally compared with torch's gloo and
+/// MPI.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "ronde bench [-np <N>] [OPTIONS]",
@@ -30,7 +31,7 @@ const ALL: &str = "all";
                   --plot bench.svg\n  ronde bench -np 4 --calibrate tuning.conf"
 )]
 pub(crate) struct Arguments {
-    /// How many ranks; several numbers are measured one after the other; also written `-np <N>`
+    /// Number of ranks; several are measured one after another; also written `-np <N>`
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "2",
           value_parser = processes::number)]
     num_proc: Vec<u32>,
@@ -44,7 +45,7 @@ pub(crate) struct Arguments {
           value_parser = collective, hide_possible_values = true, help = collectives())]
     collective: Vec<Vec<BenchmarkArg>>,
 
-    /// Bytes that each rank hands in; K, M and G are powers of 1024
+    /// Bytes that each rank submits; K, M and G are powers of 1024
     #[arg(long, value_name = "BYTES", value_delimiter = ',',
           default_value = "4,1K,16K,256K,4M,64M", value_parser = units::parse_bytes)]
     sizes: Vec<u64>,
@@ -53,21 +54,21 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TYPE", default_value = "float32", value_parser = dtype)]
     dtype: String,
 
-    /// Measure these in the same run, round by round: gloo (of torch), mpi (an `mpirun` on the PATH)
+    /// Also measure these, in alternating rounds: gloo (from torch), mpi (the `mpirun` on the PATH)
     #[arg(long, value_name = "PEERS", value_delimiter = ',',
           value_parser = PossibleValuesParser::new(["gloo", "mpi"]), hide_possible_values = true)]
     compare: Vec<String>,
 
-    /// auto: shared memory where it can be had; tcp: sockets; both if separated by a comma
-    #[arg(long, value_name = "WAYS", value_delimiter = ',', default_value = "auto",
+    /// auto: shared memory where possible; tcp: sockets; `auto,tcp`: both
+    #[arg(long, value_name = "TRANSPORTS", value_delimiter = ',', default_value = "auto",
           value_parser = PossibleValuesParser::new(["auto", "tcp"]), hide_possible_values = true)]
     transport: Vec<String>,
 
-    /// Rounds for each line of the table
+    /// Rounds per line of the table
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = rounds)]
     rounds: u32,
 
-    /// Instead: as many rounds as fit into so many seconds, for each line
+    /// Instead of a number of rounds: as many as fit into this many seconds per line
     #[arg(long, value_name = "S", value_parser = seconds, allow_negative_numbers = true)]
     seconds: Option<f64>,
 
@@ -75,22 +76,22 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
 
-    /// Draw the times to an SVG file
+    /// Plot the times to an SVG file
     #[arg(long, value_name = "FILE")]
     pub(super) plot: Option<PathBuf>,
 
-    /// Find where on this machine one algorithm overtakes another, and write it to a file for
-    /// RONDE_TUNING
+    /// Measure where one algorithm overtakes another on this machine, and write these thresholds to
+    /// a file for RONDE_TUNING
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "plot", "compare"])]
     pub(super) calibrate: Option<PathBuf>,
 
     pub(crate) verbose: bool,
 }
 
-/// One thing to measure.
+/// What a value of `--collective` selects.
 type BenchmarkArg = Benchmark;
 
-/// Where the ranks of one measurement sit.
+/// The slots and hosts of the ranks of one job.
 #[derive(Clone)]
 pub(super) struct RankPlacement {
     pub(super) slots: Vec<Slot>,
@@ -98,21 +99,21 @@ pub(super) struct RankPlacement {
 }
 
 impl RankPlacement {
-    /// Whether all ranks sit on this machine.
+    /// Whether all ranks are on this machine.
     pub(super) fn is_here(&self) -> bool {
         self.hosts.iter().all(|(_, method)| *method == ReachMethod::Local)
     }
 }
 
-/// What is to be measured, every part of it possible.
+/// What to measure, after validation.
 #[derive(Clone)]
 pub(super) struct BenchPlan {
-    /// For each number of ranks: where each of them sits.
+    /// The placement of the ranks, for each number of ranks.
     pub(super) placements: Vec<RankPlacement>,
     pub(super) collectives: Vec<Benchmark>,
     pub(super) sizes: Vec<u64>,
     pub(super) dtype: String,
-    /// Which of our own are measured.
+    /// Which variants of Ronde to measure, and the plain copy.
     pub(super) systems: Vec<String>,
     pub(super) compare: Vec<String>,
     pub(super) transports: Vec<String>,
@@ -122,17 +123,17 @@ pub(super) struct BenchPlan {
 
 impl Arguments {
     pub(super) fn plan(&self) -> Result<BenchPlan, UserError> {
-        let placements = once(&self.num_proc).into_iter().map(|ranks| self.placements(ranks));
+        let placements = unique(&self.num_proc).into_iter().map(|ranks| self.placements(ranks));
         let placements =
             placements.collect::<Result<_, _>>().map_err(|error| about_hosts(&error))?;
         Ok(BenchPlan {
             placements,
-            collectives: once(&self.collective.concat()),
-            sizes: once(&self.sizes),
+            collectives: unique(&self.collective.concat()),
+            sizes: unique(&self.sizes),
             dtype: self.dtype.clone(),
             systems: [OURS, ENGINE, ARENA, COPY].map(str::to_owned).to_vec(),
-            compare: once(&self.compare),
-            transports: once(&self.transport),
+            compare: unique(&self.compare),
+            transports: unique(&self.transport),
             rounds: self.rounds,
             seconds: self.seconds,
         })
@@ -149,8 +150,8 @@ impl Arguments {
     }
 }
 
-/// The same without repetitions.
-fn once<T: Clone + PartialEq>(values: &[T]) -> Vec<T> {
+/// Removes duplicates and keeps the order.
+fn unique<T: Clone + PartialEq>(values: &[T]) -> Vec<T> {
     let mut kept: Vec<T> = Vec::new();
     for value in values {
         if !kept.contains(value) {
@@ -162,7 +163,7 @@ fn once<T: Clone + PartialEq>(values: &[T]) -> Vec<T> {
 
 fn collectives() -> String {
     let names = names(Collective::ALL);
-    format!("{names}; one training step's gradients of resnet50 or bert; or {ALL}")
+    format!("{names}; the gradients of one training step of resnet50 or bert; or {ALL}")
 }
 
 fn names(all: impl IntoIterator<Item = impl ToString>) -> String {
@@ -189,7 +190,7 @@ fn dtype(text: &str) -> Result<String, String> {
 fn rounds(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(rounds @ 1..) => Ok(rounds),
-        _ => Err("it must be a whole number from 1".into()),
+        _ => Err("it must be a positive integer".into()),
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) fn run(program: &Path, plan: &BenchPlan, file: &Path) -> Result<(), B
     let [placements] = plan.placements.as_slice() else {
         let error = "`--calibrate` takes a single number of ranks";
         let hint = "pass the number that you train with, as in `-np 4`";
-        return Err(BenchFailure::Mistake(UserError::new(error, hint)));
+        return Err(BenchFailure::Unreported(UserError::new(error, hint)));
     };
     // Fail now rather than after a minute of measuring.
     let opened = OpenOptions::new().append(true).create(true).open(file);
@@ -79,14 +79,14 @@ fn try_out(
         let mut times = TurnTimes::default();
         for (side, tuning) in sides {
             let tuning = Some(inline(tuning));
-            let order = BenchJob {
+            let bench_job = BenchJob {
                 program,
                 plan: &plan,
                 placements,
                 transport: experiment.transport,
                 tuning,
             };
-            let run = job::run(&order, TableProgress::Silent)?;
+            let run = job::run(&bench_job, TableProgress::Silent)?;
             for row in &run.rows {
                 let seconds = row.seconds.get(ENGINE).cloned().unwrap_or_default();
                 times[side].insert(row.bytes, seconds);
@@ -96,7 +96,7 @@ fn try_out(
         turns.push(times);
     }
     let nothing = || UserError::new("nothing was measured", "run it again with `--verbose`");
-    let last = last.ok_or_else(|| BenchFailure::Mistake(nothing()))?;
+    let last = last.ok_or_else(|| BenchFailure::Unreported(nothing()))?;
     Ok((turns, last))
 }
 

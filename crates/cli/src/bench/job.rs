@@ -1,7 +1,7 @@
-//! One measurement: a job whose rank 0 delivers its report to this process, line by line.
+//! Runs one job, whose rank 0 delivers its report to this process, line by line.
 //!
-//! On one host the ranks give each other turns over a socket in a folder that only this user may enter;
-//! on several they do it by collectives.
+//! On one host, the ranks coordinate their turns over a socket in a folder that only this user can
+//! enter; on several hosts, through collectives.
 
 use std::ffi::OsString;
 use std::fs::Permissions;
@@ -27,72 +27,79 @@ use crate::messages::{USAGE, UserError};
 use crate::script;
 use crate::settings::{self, Rank0Files};
 
-/// One job of a plan.
+/// One job of a [`BenchPlan`].
 pub(super) struct BenchJob<'a> {
     pub(super) program: &'a Path,
     pub(super) plan: &'a BenchPlan,
     pub(super) placements: &'a RankPlacement,
     pub(super) transport: &'a str,
-    /// A tuning to measure under, instead of the one that is set.
+    /// The tuning to measure with, instead of the one that is set.
     pub(super) tuning: Option<String>,
 }
 
-/// Whether each line of the table is announced.
+/// Whether to report progress for each line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TableProgress {
-    /// Announce each line of the table.
-    Told,
-    /// Somebody else tells how far it is.
+    /// Announce each line before it is measured.
+    Announced,
+    /// The caller reports progress.
     Silent,
 }
 
-/// Why there is nothing to show.
+/// Why a benchmark failed.
 pub(super) enum BenchFailure {
-    /// It has been said; this is the exit code.
-    Told(u8),
-    /// It is still to be said.
-    Mistake(UserError),
+    /// The error has been reported; this is the exit code.
+    Reported(u8),
+    /// The error is still to be reported.
+    Unreported(UserError),
 }
 
-/// Runs the job to its end and gives what it reported.
-pub(super) fn run(order: &BenchJob<'_>, wanted: TableProgress) -> Result<BenchRun, BenchFailure> {
-    let folder = match order.placements.is_here() {
+/// Runs the job to its end and returns what it reported.
+pub(super) fn run(
+    bench_job: &BenchJob<'_>,
+    wanted: TableProgress,
+) -> Result<BenchRun, BenchFailure> {
+    let folder = match bench_job.placements.is_here() {
         true => Some(folder().map_err(|error| no_folder(&error))?),
         false => None,
     };
     let (deliveries, report) = mpsc::channel();
-    let job = job(order, folder.as_ref().map(TempDir::path), deliveries)?;
-    let mut run = BenchRun::new(order.placements.slots.len() as u32, order.transport);
-    run.hosts = order.placements.hosts.len();
+    let job = job(bench_job, folder.as_ref().map(TempDir::path), deliveries)?;
+    let mut run = BenchRun::new(bench_job.placements.slots.len() as u32, bench_job.transport);
+    run.hosts = bench_job.placements.hosts.len();
     let outcome = thread::scope(|scope| {
-        let ears = thread::Builder::new().name("ronde-report".into());
+        let reader = thread::Builder::new().name("ronde-report".into());
         let run = &mut run;
-        ears.spawn_scoped(scope, move || hear(&report, run, wanted))
+        reader
+            .spawn_scoped(scope, move || read_report(&report, run, wanted))
             .map_err(|error| no_folder(&error))?;
         let outcome = ronde_launch::run(&job);
-        // With the job the last way to the report ends.
+        // The job holds the last sender of the report; without it the reader ends.
         drop(job);
-        outcome.map_err(|error| BenchFailure::Mistake(about_launch(&error)))
+        outcome.map_err(|error| BenchFailure::Unreported(about_launch(&error)))
     })?;
     if outcome.code != 0 {
         progress(outcome.verdict.text.as_deref().unwrap_or_default().trim_end());
-        return Err(BenchFailure::Told(outcome.code));
+        return Err(BenchFailure::Reported(outcome.code));
     }
     if !run.complete {
-        let error = "the ranks ended before they had measured everything";
-        return Err(BenchFailure::Mistake(UserError::new(error, "run it again with `--verbose`")));
+        let error = "the ranks ended before everything was measured";
+        return Err(BenchFailure::Unreported(UserError::new(
+            error,
+            "run it again with `--verbose`",
+        )));
     }
     Ok(run)
 }
 
-/// A folder that only this user may enter: a socket will be in it.
+/// A folder that only this user can enter, for a socket.
 fn folder() -> std::io::Result<TempDir> {
     let private = Permissions::from_mode(0o700);
     tempfile::Builder::new().prefix("ronde-bench-").permissions(private).tempdir()
 }
 
-/// Takes what rank 0 reports until it has ended: a JSON object on each line.
-fn hear(report: &mpsc::Receiver<Vec<u8>>, run: &mut BenchRun, wanted: TableProgress) {
+/// Reads the report of rank 0 until it ends: one JSON object per line.
+fn read_report(report: &mpsc::Receiver<Vec<u8>>, run: &mut BenchRun, wanted: TableProgress) {
     let mut line = Vec::new();
     for byte in report.iter().flatten() {
         if byte != b'\n' {
@@ -109,11 +116,11 @@ fn hear(report: &mpsc::Receiver<Vec<u8>>, run: &mut BenchRun, wanted: TableProgr
                 let collective = task.collective;
                 progress(&format!("{} ranks, {}: {collective}{size}", run.ranks, run.transport));
             }
-            Ok(told) => {
-                if let ReportLine::Note(note) = &told {
+            Ok(entry) => {
+                if let ReportLine::Note(note) = &entry {
                     progress(&format!("note: {note}"));
                 }
-                run.take(told);
+                run.take(entry);
             }
             Err(error) => progress(&format!("warning: cannot parse a rank's report: {error}")),
         }
@@ -121,40 +128,40 @@ fn hear(report: &mpsc::Receiver<Vec<u8>>, run: &mut BenchRun, wanted: TableProgr
 }
 
 fn job(
-    order: &BenchJob<'_>,
+    bench_job: &BenchJob<'_>,
     folder: Option<&Path>,
     deliveries: mpsc::Sender<Vec<u8>>,
 ) -> Result<Job, BenchFailure> {
-    let refuse = |mistake: UserError| BenchFailure::Told(report_error(&mistake, USAGE));
+    let refuse = |error: UserError| BenchFailure::Reported(report_error(&error, USAGE));
     let plan = json!({
         "folder": folder,
-        "collectives": order.plan.collectives,
-        "sizes": order.plan.sizes,
-        "dtype": order.plan.dtype,
-        "systems": order.plan.systems,
-        "compare": order.plan.compare,
-        "rounds": order.plan.rounds,
-        "seconds": order.plan.seconds,
+        "collectives": bench_job.plan.collectives,
+        "sizes": bench_job.plan.sizes,
+        "dtype": bench_job.plan.dtype,
+        "systems": bench_job.plan.systems,
+        "compare": bench_job.plan.compare,
+        "rounds": bench_job.plan.rounds,
+        "seconds": bench_job.plan.seconds,
     });
-    let env = environment(order);
+    let env = environment(bench_job);
     let set = env
         .iter()
         .filter(|(name, _)| [RONDE_TRANSPORT, RONDE_TUNING].iter().any(|it| name == it.name));
     let set = set.cloned().collect();
     let join_timeout = settings::check(&set, Rank0Files::Elsewhere).map_err(refuse)?.join_timeout;
-    let python = script::python(order.program).into_os_string();
+    let python = script::python(bench_job.program).into_os_string();
     let command = [python, "-m".into(), "horovod._bench".into(), plan.to_string().into()];
     Ok(Job {
         command: command.to_vec(),
-        job_spec: JobSpec::fixed(order.placements.slots.len() as u32, join_timeout, None),
-        hosts: HostSource::Listed(order.placements.hosts.clone()),
+        job_spec: JobSpec::fixed(bench_job.placements.slots.len() as u32, join_timeout, None),
+        hosts: HostSource::Listed(bench_job.placements.hosts.clone()),
         interfaces: Vec::new(),
         env,
         cwd: std::env::current_dir().map_err(|error| no_folder(&error))?,
-        program: order.program.to_owned(),
+        program: bench_job.program.to_owned(),
         start_timeout: START_TIMEOUT,
         output: OutputOptions::default(),
-        // Nothing to fetch: what is to be measured stands on the command line.
+        // There is nothing to fetch: the plan is on the command line.
         function: Some(Arc::from([])),
         deliveries: Some(deliveries),
         registry: None,
@@ -162,16 +169,16 @@ fn job(
     })
 }
 
-fn environment(order: &BenchJob<'_>) -> Vec<(OsString, OsString)> {
+fn environment(bench_job: &BenchJob<'_>) -> Vec<(OsString, OsString)> {
     let mut env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let mut set = |name: &str, value: &str| {
         env.retain(|(known, _)| known != name);
         env.push((name.into(), value.into()));
     };
-    set(RONDE_TRANSPORT.name, order.transport);
-    // One thread per rank for every system, or torch's copies would run beside the ranks.
+    set(RONDE_TRANSPORT.name, bench_job.transport);
+    // One thread per rank for every system; otherwise torch would copy in extra threads.
     set("OMP_NUM_THREADS", "1");
-    if let Some(tuning) = &order.tuning {
+    if let Some(tuning) = &bench_job.tuning {
         set(RONDE_TUNING.name, tuning);
     }
     env
@@ -179,5 +186,5 @@ fn environment(order: &BenchJob<'_>) -> Vec<(OsString, OsString)> {
 
 fn no_folder(error: &std::io::Error) -> BenchFailure {
     let error = format!("cannot create a directory for the report: {error}");
-    BenchFailure::Mistake(UserError::new(error, "set TMPDIR to a writable directory"))
+    BenchFailure::Unreported(UserError::new(error, "set TMPDIR to a writable directory"))
 }

@@ -1,8 +1,9 @@
-//! `ronde bench`: measures the collectives on this machine, beside peers if there are any.
+//! `ronde bench`: measures the collectives, optionally compared with peers.
 //!
-//! The ranks are a job as any other; what they run is in the Python package (`horovod._bench`), and
-//! rank 0 reports over a socket. What the figures mean is in `control::bench`; here they are asked for
-//! and shown: a table on standard output, and a file of figures and a plot if wanted.
+//! The ranks are an ordinary job that runs `horovod._bench` from the Python package; rank 0
+//! delivers the report to this process. `control::bench` evaluates the figures; this module runs
+//! the jobs and shows the results: a table on standard output and, on request, a file with all
+//! figures and a plot.
 
 mod arguments;
 mod calibrate;
@@ -20,34 +21,35 @@ use arguments::BenchPlan;
 use job::{BenchFailure, TableProgress};
 use results::BenchRun;
 
-use crate::horovodrun::{report_error, tell};
-use crate::messages::{USAGE, UserError, say};
+use crate::horovodrun::{print_stdout, report_error};
+use crate::messages::{USAGE, UserError, print_stderr};
 use crate::tables::terminal_width;
 
-/// Does what the arguments ask for; `program` is the executable that can also play a job's parts.
+/// Runs the command and returns its exit code; `program` is this executable, which also serves as
+/// agent.
 pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
     let plan = match arguments.plan() {
         Ok(plan) => plan,
-        Err(mistake) => return report_error(&mistake, USAGE),
+        Err(error) => return report_error(&error, USAGE),
     };
-    let done = match &arguments.calibrate {
+    let result = match &arguments.calibrate {
         Some(file) => calibrate::run(program, &plan, file),
         None => measure(program, &plan).and_then(|runs| show(&runs, arguments)),
     };
-    match done {
+    match result {
         Ok(()) => 0,
-        Err(BenchFailure::Told(code)) => code,
-        Err(BenchFailure::Mistake(mistake)) => report_error(&mistake, 1),
+        Err(BenchFailure::Reported(code)) => code,
+        Err(BenchFailure::Unreported(error)) => report_error(&error, 1),
     }
 }
 
-/// One job for each number of ranks and each transport.
+/// Runs one job for each number of ranks and each transport.
 fn measure(program: &Path, plan: &BenchPlan) -> Result<Vec<BenchRun>, BenchFailure> {
     let mut runs = Vec::new();
     for placements in &plan.placements {
         for transport in &plan.transports {
-            let order = job::BenchJob { program, plan, placements, transport, tuning: None };
-            runs.push(job::run(&order, TableProgress::Told)?);
+            let bench_job = job::BenchJob { program, plan, placements, transport, tuning: None };
+            runs.push(job::run(&bench_job, TableProgress::Announced)?);
         }
     }
     Ok(runs)
@@ -69,9 +71,9 @@ fn show(runs: &[BenchRun], arguments: &Arguments) -> Result<(), BenchFailure> {
 
 /// Writes results to standard output.
 fn print(text: &str) -> Result<(), BenchFailure> {
-    match tell(text) {
+    match print_stdout(text) {
         0 => Ok(()),
-        code => Err(BenchFailure::Told(code)),
+        code => Err(BenchFailure::Reported(code)),
     }
 }
 
@@ -81,10 +83,13 @@ fn write(file: &Path, text: &str) -> Result<(), BenchFailure> {
 
 fn cannot_write(file: &Path, error: &io::Error) -> BenchFailure {
     let error = format!("cannot write `{}`: {error}", file.display());
-    BenchFailure::Mistake(UserError::new(error, "name a file in a folder that you may write to"))
+    BenchFailure::Unreported(UserError::new(
+        error,
+        "choose a file in a directory that you can write to",
+    ))
 }
 
-/// What happens meanwhile; standard output is for results.
+/// Reports progress to standard error, because standard output is for results.
 fn progress(text: &str) {
-    say(text);
+    print_stderr(text);
 }

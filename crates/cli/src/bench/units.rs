@@ -1,12 +1,12 @@
-//! Bytes, times and bandwidths, read and written as people do.
+//! Bytes, times and bandwidths in a form for people.
 
 use ronde_control::bench::Figures;
 
 const UNITS: [(char, u32); 3] = [('G', 30), ('M', 20), ('K', 10)];
 
-/// Reads `4`, `16K`, `64M`, `64MiB`.
+/// Parses `4`, `16K`, `64M`, `64MiB`.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
-    let wrong =
+    let invalid =
         || "it must be a number of bytes from 1 to 16G, as in `4`, `16K` or `64M`".to_owned();
     let upper = text.trim().to_ascii_uppercase();
     let number = upper.strip_suffix("IB").or(upper.strip_suffix('B')).unwrap_or(&upper);
@@ -14,12 +14,12 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
         .iter()
         .find_map(|(unit, shift)| Some((number.strip_suffix(*unit)?, *shift)))
         .unwrap_or((number, 0));
-    let count: u64 = digits.trim().parse().map_err(|_| wrong())?;
-    let bytes = count.checked_mul(1 << shift).ok_or_else(wrong)?;
-    if (1..=16 << 30).contains(&bytes) { Ok(bytes) } else { Err(wrong()) }
+    let count: u64 = digits.trim().parse().map_err(|_| invalid())?;
+    let bytes = count.checked_mul(1 << shift).ok_or_else(invalid)?;
+    if (1..=16 << 30).contains(&bytes) { Ok(bytes) } else { Err(invalid()) }
 }
 
-/// `64 MiB`; a part of a unit only where it is not whole.
+/// `64 MiB`, or `97.5 MiB` if it is not a whole number of units.
 pub(crate) fn bytes(bytes: u64) -> String {
     match UNITS.iter().find(|(_, shift)| bytes >= 1 << shift) {
         Some((unit, shift)) if bytes.is_multiple_of(1 << shift) => {
@@ -44,17 +44,17 @@ pub(crate) fn seconds(seconds: f64) -> String {
     format!("{} {unit}", digits(seconds * factor))
 }
 
-/// Gigabytes by powers of ten, as the speeds of memory and networks are told.
+/// Gigabytes in powers of ten, the usual unit for memory and network bandwidth.
 pub(crate) fn gigabytes(bytes_per_second: f64) -> String {
     digits(bytes_per_second / 1e9)
 }
 
-/// Three digits, also where it is small.
+/// A ratio with three digits, or four decimals if it is small.
 pub(crate) fn ratio(value: f64) -> String {
     if value < 0.0995 { format!("{value:.4}") } else { digits(value) }
 }
 
-/// Three digits, and no more than two behind the point.
+/// Three digits, with at most two decimals.
 fn digits(value: f64) -> String {
     match value {
         ..9.995 => format!("{value:.2}"),
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_read_as_they_are_written() {
+    fn bytes_can_be_parsed_and_formatted() {
         for (text, count) in [
             ("4", 4),
             ("4B", 4),

@@ -12,7 +12,7 @@ use crate::horovodrun::{about_hosts, from_hostfile};
 use crate::messages::UserError;
 use crate::ssh::Ssh;
 
-/// Look at the hosts of a job and between them, and say what would go wrong.
+/// Check the hosts of a job and the network between them, and report problems.
 #[derive(Clone, Debug, Args)]
 #[command(
     override_usage = "ronde doctor [-H <HOSTS>] [OPTIONS]",
@@ -21,7 +21,7 @@ use crate::ssh::Ssh;
                   --hostfile hosts --json"
 )]
 pub(crate) struct Arguments {
-    /// Hosts and how many ranks each is to take, as in `node-a:4,node-b` [default: this machine]
+    /// Hosts and the number of ranks on each (1 if omitted), as in `node-a:4,node-b` [default: this machine]
     #[arg(short = 'H', long, value_name = "HOSTS")]
     hosts: Option<String>,
 
@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = seconds)]
     start_timeout: u64,
 
-    /// Write everything as JSON instead of tables
+    /// Print JSON instead of tables
     #[arg(long)]
     pub(super) json: bool,
 
@@ -55,7 +55,7 @@ impl Arguments {
         let count = hosts.iter().fold(0u32, |sum, host| sum.saturating_add(host.slots));
         let slots = hosts::assign(&hosts, count).map_err(|error| about_hosts(&error))?;
         let limit = Duration::from_secs(self.start_timeout);
-        // A job leaves ssh two seconds less than it has; of three that is too much, and one will do.
+        // `options` subtracts two seconds, too much for a limit of three, so this adds one back.
         let ssh = self.ssh.options(limit + Duration::from_secs(1));
         let methods = hosts::methods(&hosts, &slots, &hosts::hostname(), &ssh);
         Ok(DoctorPlan {

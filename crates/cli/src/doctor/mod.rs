@@ -1,7 +1,7 @@
-//! `ronde doctor`: looks at the hosts of a job and between them, and says what would go wrong.
+//! `ronde doctor`: checks the hosts of a job and the network between them, and reports problems.
 //!
-//! The visit is in `launch::doctor`, what its findings mean in `control::doctor`; here they are shown,
-//! as tables for people or as JSON for programs.
+//! `launch::doctor` collects the facts and `control::doctor` judges them; this module prints the
+//! findings, as tables for people or as JSON for programs.
 
 mod arguments;
 mod screen;
@@ -14,15 +14,16 @@ use ronde_control::VERSION;
 use ronde_control::doctor::DoctorReport;
 use serde_json::json;
 
-use crate::horovodrun::{about_launch, report_error, tell};
+use crate::horovodrun::{about_launch, print_stdout, report_error};
 use crate::messages::USAGE;
 use crate::tables::terminal_width;
 
-/// Does what the arguments ask for; `program` is the executable that can also play an agent.
+/// Runs the command and returns its exit code; `program` is this executable, which also serves as
+/// agent.
 pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
     let plan = match arguments.plan(program) {
         Ok(plan) => plan,
-        Err(mistake) => return report_error(&mistake, USAGE),
+        Err(error) => return report_error(&error, USAGE),
     };
     let start = Instant::now();
     let report = match ronde_launch::doctor::doctor_run(&plan) {
@@ -30,11 +31,11 @@ pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
         Err(error) => return report_error(&about_launch(&error), 1),
     };
     let taken = start.elapsed();
-    let told = tell(&match arguments.json {
+    let code = print_stdout(&match arguments.json {
         true => document(&report, taken),
         false => screen::text(&report, taken, terminal_width()),
     });
-    told.max(u8::from(!report.is_well()))
+    code.max(u8::from(!report.is_well()))
 }
 
 fn document(report: &DoctorReport, taken: Duration) -> String {

@@ -15,19 +15,19 @@ use crate::messages::{UserError, both};
 use crate::mpi::{self, OtherLauncher};
 use crate::settings;
 
-/// Becomes another launcher, which does what is asked of this one; comes back if it cannot.
+/// Replaces this process with another launcher, which runs the job; returns only if that fails.
 pub(super) fn hand_over(arguments: &Arguments, other: OtherLauncher, set: EnvVars) -> UserError {
     let line = checked_slots(arguments, &set)
-        .and_then(|(hosts, slots)| line(arguments, other, (hosts, &slots), order(set)));
-    line.map_or_else(|mistake| mistake, |line| mpi::become_it(&line))
+        .and_then(|(hosts, slots)| line(arguments, other, (hosts, &slots), base_job(set)));
+    line.map_or_else(|error| error, |line| mpi::become_it(&line))
 }
 
-/// What to run instead of the job; `order` has what the flags do not say.
+/// The command line of the other launcher; `base` has what does not come from the options.
 fn line(
     arguments: &Arguments,
     other: OtherLauncher,
     (hosts, slots): (Vec<Host>, &[Slot]),
-    order: DelegatedJob,
+    base: DelegatedJob,
 ) -> Result<LauncherCommand, UserError> {
     if arguments.event_log.is_some() {
         return Err(mpi::no_events(other));
@@ -35,7 +35,7 @@ fn line(
     if arguments.screen.is_given() {
         return Err(mpi::no_screen(other));
     }
-    let order = DelegatedJob {
+    let job = DelegatedJob {
         count: slots.len() as u32,
         hosts,
         command: arguments.command.clone(),
@@ -43,9 +43,9 @@ fn line(
         ssh: arguments.ssh.options(Duration::ZERO),
         output_filename: arguments.output_filename.clone(),
         timestamps: arguments.prefix_output_with_timestamp,
-        ..order
+        ..base
     };
-    let line = mpi::line(&arguments.mpi.complete(order)?, other, slots)?;
+    let line = mpi::line(&arguments.mpi.complete(job)?, other, slots)?;
     if arguments.verbose {
         let _ = writeln!(io::stderr(), "{}", line.to_text());
     }
@@ -62,9 +62,9 @@ pub(super) fn delegated(
     let (hosts, slots) = checked_slots(arguments, &set)?;
     let ssh = arguments.ssh.options(Duration::ZERO);
     let methods = hosts::methods(&hosts, &slots, &hosts::hostname(), &ssh);
-    let order = DelegatedJob { passed_on: delegated::PASSED_ON.to_vec(), ..order(set) };
+    let base = DelegatedJob { passed_on: delegated::PASSED_ON.to_vec(), ..base_job(set) };
     Ok(Delegated {
-        line: line(arguments, other, (hosts, &slots), order)?,
+        line: line(arguments, other, (hosts, &slots), base)?,
         ranks: slots.len(),
         span: Span::of(methods.iter().map(|(_, method)| method)),
         interfaces: arguments.network_interfaces.clone(),
@@ -73,7 +73,7 @@ pub(super) fn delegated(
     })
 }
 
-/// The hosts and the seats of the ranks, once the settings are known to work.
+/// The hosts and the slots of the ranks, after checking the settings.
 fn checked_slots(
     arguments: &Arguments,
     set: &EnvVars,
@@ -82,8 +82,8 @@ fn checked_slots(
         .map(|(_, rank_slots)| rank_slots)
 }
 
-/// An order with the environment of the ranks.
-fn order(set: EnvVars) -> DelegatedJob {
+/// A job with only the environment of the ranks filled in.
+fn base_job(set: EnvVars) -> DelegatedJob {
     DelegatedJob {
         tcp: set.iter().any(|(name, _)| name == NCCL_IB_DISABLE.name),
         env: environment(set),

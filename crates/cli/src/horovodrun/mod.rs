@@ -1,4 +1,4 @@
-//! `horovodrun`: starts a job, as Horovod's launcher of that name does.
+//! `horovodrun`: starts a job, like Horovod's command of that name.
 
 mod hand_over;
 
@@ -36,7 +36,7 @@ use crate::config;
 use crate::elastic::{Elastic, HostList};
 use crate::files;
 use crate::flags;
-use crate::messages::{USAGE, UserError, both, say};
+use crate::messages::{USAGE, UserError, both, print_stderr};
 use crate::mpi::{self, MpiOptions, OtherLauncher};
 use crate::processes::{CountBasis, Processes};
 use crate::python;
@@ -46,7 +46,7 @@ use crate::settings::{self, Rank0Files};
 use crate::ssh::Ssh;
 use crate::tunables::Tunables;
 
-/// Runs a script on several processes that train one model together.
+/// Run a script on several processes that train one model together.
 #[derive(Debug, Parser)]
 #[command(
     name = "horovodrun",
@@ -83,18 +83,18 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     agents: Agents,
 
-    /// What every process runs
+    /// The command that every process runs
     #[arg(value_name = "COMMAND", last = true, hide = true)]
     command: Vec<OsString>,
 }
 
-/// The command: `arguments` are those behind the name, `program` is the executable that can also play
-/// the hidden parts. Gives the exit code.
+/// Runs `horovodrun` and returns its exit code. `arguments` do not include the name; `program` is
+/// this executable, which also serves as agent and other internal processes.
 pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
     let is_first = |word: &str| arguments.first().is_some_and(|first| first == word);
     let called = is_first(CALLED);
     if is_first(python::TABLE) {
-        return tell(&python::table());
+        return print_stdout(&python::table());
     } else if is_first(python::PARSE) {
         arguments.remove(0);
         return parse_for_python(arguments);
@@ -103,53 +103,53 @@ pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
     } else if let Some(code) = hidden_part(program, &arguments) {
         return code;
     }
-    let parsed = read(arguments).map_err(|mistake| report_error(&mistake, USAGE));
+    let parsed = read(arguments).map_err(|error| report_error(&error, USAGE));
     let parsed = parsed.and_then(|(line, set)| Ok((parse(line.for_clap())?, set)));
     let (mut arguments, set) = match parsed {
         Ok(parsed) => parsed,
         Err(code) => return code,
     };
-    if let Err(mistake) = name_interpreter(program, &mut arguments) {
-        return report_error(&mistake, USAGE);
+    if let Err(error) = name_interpreter(program, &mut arguments) {
+        return report_error(&error, USAGE);
     }
     log_to_stderr(log_filter(&arguments, &set));
     if arguments.version {
-        return tell(&format!("{VERSION}\n"));
+        return print_stdout(&format!("{VERSION}\n"));
     }
     if arguments.check_build {
         let python_path = std::env::var_os("PYTHONPATH");
         let report = build_report::report(program, python_path.as_deref());
-        return tell(&(if arguments.verbose { format!("\n{report}") } else { report }));
+        return print_stdout(&(if arguments.verbose { format!("\n{report}") } else { report }));
     }
     let result = match arguments.mpi.other() {
         Some(other) if arguments.elastic.is_wanted() => Err(mpi::not_elastic(other)),
         Some(other) if arguments.agents.are_wanted() => Err(mpi::no_agents(other)),
         Some(other) if called => match hand_over::delegated(program, &arguments, other, set) {
             Ok(job) => return report(ronde_launch::run_delegated(&job), ReportTo::Caller),
-            Err(mistake) => Err(mistake),
+            Err(error) => Err(error),
         },
         Some(other) => Err(hand_over::hand_over(&arguments, other, set)),
         None => job(program, arguments, set),
     };
     match if called { result.and_then(with_function) } else { result } {
         Ok(job) => run(&job),
-        Err(mistake) => report_error(&mistake, USAGE),
+        Err(error) => report_error(&error, USAGE),
     }
 }
 
-/// A script or a module gets its interpreter, and without `-np` one process, as with `torchrun`; or, if
-/// hosts are named, one for each slot.
+/// Adds the interpreter to a script or module. Without `-np`, such a command runs in one process,
+/// as with `torchrun`, or in one per slot if hosts are named.
 fn name_interpreter(program: &Path, arguments: &mut Arguments) -> Result<(), UserError> {
     let command = std::mem::take(&mut arguments.command);
     let length = command.len();
     arguments.command = script::with_interpreter(program, command)?;
     let is_script = arguments.command.len() > length;
     if is_script && arguments.num_proc.is_none() && !arguments.elastic.is_wanted() {
-        let places_named = arguments.hosts.is_some() || arguments.hostfile.is_some();
-        arguments.num_proc = Some(match places_named {
+        let has_hosts = arguments.hosts.is_some() || arguments.hostfile.is_some();
+        arguments.num_proc = Some(match has_hosts {
             true => Processes::Auto,
             false => {
-                say(ONE_PROCESS);
+                print_stderr(ONE_PROCESS);
                 Processes::Number(1)
             }
         });
@@ -160,7 +160,7 @@ fn name_interpreter(program: &Path, arguments: &mut Arguments) -> Result<(), Use
 const ONE_PROCESS: &str = "note: starting 1 process because `-np` was not given; `-np \
                            auto` starts one per GPU, or one per core if there is no GPU";
 
-/// The first word of a command line that `horovod.run` writes; users never type it.
+/// The first argument if `horovod.run` starts this command; users never type it.
 const CALLED: &str = "__ronde-called";
 
 fn with_function(job: Job) -> Result<Job, UserError> {
@@ -182,15 +182,15 @@ pub(crate) fn hidden_part(program: &Path, arguments: &[OsString]) -> Option<u8> 
     ronde_launch::dispatch(program, arguments)
 }
 
-/// Variables and their values.
+/// Environment variables and their values.
 pub(crate) type EnvVars = Vec<(OsString, OsString)>;
 
-/// Takes a command line apart and prints it; help, the version and mistakes as ever.
+/// Parses a command line and prints it as JSON; handles help, version and errors as usual.
 fn parse_for_python(arguments: Vec<OsString>) -> u8 {
     let read = read(arguments).and_then(|(line, _)| Ok((python::parsed(&line)?, line)));
     let (parsed, line) = match read {
         Ok(read) => read,
-        Err(mistake) => return report_error(&mistake, USAGE),
+        Err(error) => return report_error(&error, USAGE),
     };
     let arguments = match parse(line.for_clap()) {
         Ok(arguments) => arguments,
@@ -198,15 +198,16 @@ fn parse_for_python(arguments: Vec<OsString>) -> u8 {
     };
     let idle = arguments.check_build || arguments.elastic.is_wanted();
     match arguments {
-        Arguments { version: true, .. } => tell(&format!("{VERSION}\n")),
+        Arguments { version: true, .. } => print_stdout(&format!("{VERSION}\n")),
         Arguments { num_proc: None, .. } if !idle => {
             report_error(&UserError::new(NO_NUMBER, EXAMPLE), USAGE)
         }
-        _ => tell(&parsed),
+        _ => print_stdout(&parsed),
     }
 }
 
-/// The command line, with what the configuration file says in front, and what both tell the ranks.
+/// The command line, with the options of the configuration file first, and the variables that both
+/// set for the ranks.
 fn read(arguments: Vec<OsString>) -> Result<(arguments::CommandLine, EnvVars), UserError> {
     let mut line = arguments::read(arguments)?;
     let path = line.value("--config-file").map(PathBuf::from);
@@ -214,9 +215,9 @@ fn read(arguments: Vec<OsString>) -> Result<(arguments::CommandLine, EnvVars), U
     let file = file.map(|options| line.begin_with(options.unwrap_or_default()));
     match both(file, line.variables()) {
         Ok(((), variables)) => Ok((line, variables)),
-        Err(mistake) => Err(match settings::check(&Vec::new(), Rank0Files::Elsewhere) {
-            Ok(_) => mistake,
-            Err(others) => mistake.and(others),
+        Err(error) => Err(match settings::check(&Vec::new(), Rank0Files::Elsewhere) {
+            Ok(_) => error,
+            Err(others) => error.and(others),
         }),
     }
 }
@@ -246,7 +247,7 @@ fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
             let text = error.render().to_string();
             let hint = "hint: `horovodrun --help` lists all options";
             let text = text.replace("For more information, try '--help'.", hint).replace('\'', "`");
-            say(&text);
+            print_stderr(&text);
             USAGE
         }
     })
@@ -292,7 +293,7 @@ fn job(program: &Path, arguments: Arguments, set: EnvVars) -> Result<Job, UserEr
     })
 }
 
-/// How many run, and where.
+/// The number of ranks, and their hosts.
 fn job_spec(
     arguments: &Arguments,
     start_timeout: Duration,
@@ -326,13 +327,13 @@ fn job_spec(
     Ok((JobSpec::fixed(slots.len() as u32, join_timeout, None), HostSource::Listed(hosts)))
 }
 
-/// How long to wait for agents that dial in, unless the user says so: somebody has to start them.
+/// How long to wait for agents that dial in, by default; starting them takes a while.
 const AGENTS_TIMEOUT: Duration = Duration::from_secs(600);
 
 const NO_NUMBER: &str = "the number of processes was not given: use `-np <N>`";
 const EXAMPLE: &str = "for example: `horovodrun -np 2 python train.py`";
 
-/// The hosts, and where each rank sits.
+/// The hosts, and the slot of each rank.
 fn rank_slots(arguments: &Arguments) -> Result<(Vec<Host>, Vec<Slot>), UserError> {
     let count = required(arguments)?;
     let hosts = match listed(arguments)? {
@@ -348,7 +349,7 @@ fn rank_slots(arguments: &Arguments) -> Result<(Vec<Host>, Vec<Slot>), UserError
     Ok((hosts, slots))
 }
 
-/// What every job needs: a command, and how many are to run it.
+/// The number of processes; fails if it or the command is missing.
 fn required(arguments: &Arguments) -> Result<u32, UserError> {
     let mut missing = UserError { errors: Vec::new(), hint: EXAMPLE.into() };
     if arguments.num_proc.is_none() {
@@ -363,7 +364,7 @@ fn required(arguments: &Arguments) -> Result<u32, UserError> {
     }
 }
 
-/// What `-np` comes to.
+/// The number of processes that `-np` asks for.
 fn count(arguments: &Arguments) -> Result<Option<u32>, UserError> {
     let Some(wanted) = arguments.num_proc else { return Ok(None) };
     let listed = listed(arguments)?;
@@ -377,7 +378,7 @@ fn count(arguments: &Arguments) -> Result<Option<u32>, UserError> {
     wanted.count(&place).map(Some)
 }
 
-/// The hosts that the user names.
+/// The hosts that the user named, if any.
 fn listed(arguments: &Arguments) -> Result<Option<Vec<Host>>, UserError> {
     match (&arguments.hosts, &arguments.hostfile) {
         (Some(text), _) => hosts::parse(text).map(Some).map_err(|error| about_hosts(&error)),
@@ -395,13 +396,13 @@ pub(crate) fn from_hostfile(path: &Path) -> Result<Vec<Host>, UserError> {
     })
 }
 
-/// Where rank 0 will write its files.
+/// Whether rank 0 writes its files on this machine.
 fn first_files(arguments: &Arguments) -> Rank0Files {
     let first = listed(arguments).ok().flatten().and_then(|hosts| hosts.into_iter().next());
     let method = first.map(|host| hosts::method(&host, &hosts::hostname(), &Default::default()));
-    // What a script will name, or who will dial in, is not known; without a list the ranks run here.
-    let come_later = arguments.elastic.discovers() || arguments.agents.are_wanted();
-    match method.map_or(!come_later, |method| method == ReachMethod::Local) {
+    // Hosts from a script or agents that dial in are not known yet; without a list, ranks run here.
+    let unknown_yet = arguments.elastic.discovers() || arguments.agents.are_wanted();
+    match method.map_or(!unknown_yet, |method| method == ReachMethod::Local) {
         true => Rank0Files::Here,
         false => Rank0Files::Elsewhere,
     }
@@ -415,7 +416,7 @@ fn listen(interfaces: &[String]) -> Result<IpAddr, UserError> {
         .map_err(|HostProblem { reason, hint }| UserError::new(reason, hint))
 }
 
-/// This process's environment, with what the options say in front of what was there.
+/// This process's environment, with the variables that options set replaced.
 fn environment(set: EnvVars) -> EnvVars {
     let is_set = |name: &OsString| set.iter().any(|(key, _)| key == name);
     let mut all: Vec<_> = std::env::vars_os().filter(|(name, _)| !is_set(name)).collect();
@@ -428,7 +429,7 @@ fn run(job: &Job) -> u8 {
     report(ronde_launch::run(job), viewer)
 }
 
-/// Who hears how the job ended.
+/// Who gets the report on how the job ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ReportTo {
     Terminal,
@@ -440,12 +441,12 @@ fn report(outcome: Result<JobOutcome, LaunchError>, viewer: ReportTo) -> u8 {
     match outcome {
         Ok(outcome) => {
             if viewer == ReportTo::Caller {
-                // Without a caller nobody wants to know.
-                let _ = tell_bytes(&caller::over(&outcome));
+                // If the caller is gone, there is nobody to report to.
+                let _ = write_stdout(&caller::over(&outcome));
             } else if let Some(text) = &outcome.verdict.text {
                 let more =
                     outcome.verdict.code().map(|code| format!("more: `ronde explain {code}`"));
-                say(&format!("{text}{}", more.unwrap_or_default()));
+                print_stderr(&format!("{text}{}", more.unwrap_or_default()));
             }
             outcome.code
         }
@@ -471,7 +472,7 @@ pub(crate) fn about_launch(error: &LaunchError) -> UserError {
 }
 
 pub(crate) fn log_to_stderr(filter: &str) {
-    // Somebody else's subscriber, as in a test, is as good.
+    // Fails if there is a subscriber already, for example in a test; that one will do.
     let _ = tracing_subscriber::fmt()
         .with_writer(|| ScreenLogWriter)
         .with_env_filter(EnvFilter::new(filter))
@@ -481,23 +482,23 @@ pub(crate) fn log_to_stderr(filter: &str) {
         .try_init();
 }
 
-pub(crate) fn report_error(mistake: &UserError, code: u8) -> u8 {
-    say(&mistake.to_string());
+pub(crate) fn report_error(error: &UserError, code: u8) -> u8 {
+    print_stderr(&error.to_string());
     code
 }
 
-/// Writes help to standard output, in colour on a terminal; gives the exit code.
+/// Writes help to standard output, in color on a terminal; returns the exit code.
 pub(crate) fn show_help(help: &StyledStr) -> u8 {
     written(anstream::stdout().lock().write_all(help.ansi().to_string().as_bytes()))
 }
 
-/// Writes to standard output; gives the exit code.
-pub(crate) fn tell(text: &str) -> u8 {
-    written(tell_bytes(printable(text).as_bytes()))
+/// Writes to standard output; returns the exit code.
+pub(crate) fn print_stdout(text: &str) -> u8 {
+    written(write_stdout(printable(text).as_bytes()))
 }
 
-/// The exit code of a command whose result was written so. A reader that has gone, as `head` does, has
-/// read enough.
+/// The exit code of a command after writing its output. It is not an error if the reader has gone,
+/// as `head` does.
 pub(crate) fn written(result: io::Result<()>) -> u8 {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -511,7 +512,7 @@ pub(crate) fn written(result: io::Result<()>) -> u8 {
     }
 }
 
-fn tell_bytes(bytes: &[u8]) -> io::Result<()> {
+fn write_stdout(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush())
 }

@@ -16,7 +16,7 @@ use ronde_launch::watcher::{EventStream, Watcher};
 use serde_json::json;
 
 use crate::horovodrun::{report_error, written};
-use crate::messages::{USAGE, UserError, say};
+use crate::messages::{USAGE, UserError, print_stderr};
 use crate::tables::terminal_width;
 
 /// Show the status of your running jobs on this machine
@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> u8 {
     match choose(&jobs, arguments.job) {
         Ok(Some(job)) => watch(job, arguments).unwrap_or_else(|code| code),
         Ok(None) => list(&jobs, arguments),
-        Err((mistake, code)) => report_error(&mistake, code),
+        Err((error, code)) => report_error(&error, code),
     }
 }
 
@@ -73,7 +73,7 @@ fn choose(jobs: &[Entry], wanted: Option<u32>) -> Result<Option<&Entry>, (UserEr
             Some(job) => Ok(Some(job)),
             None => {
                 let all: Vec<String> = jobs.iter().map(|job| job.pid.to_string()).collect();
-                let hint = format!("these are running: {}", all.join(", "));
+                let hint = format!("running jobs: {}", all.join(", "));
                 Err((UserError::new(format!("there is no job {pid}"), hint), USAGE))
             }
         },
@@ -88,13 +88,13 @@ fn list(jobs: &[Entry], arguments: &Arguments) -> u8 {
     if let Err(code) = show(&table::jobs(jobs, terminal_width()), false) {
         return code;
     }
-    say(&format!("\nhint: `ronde status {}` shows the first one", jobs[0].pid));
+    print_stderr(&format!("\nhint: `ronde status {}` shows the first one", jobs[0].pid));
     0
 }
 
 fn watch(job: &Entry, arguments: &Arguments) -> Result<u8, u8> {
     let lost = |error: io::Error| {
-        let error = format!("job {} does not answer: {error}", job.pid);
+        let error = format!("job {} does not respond: {error}", job.pid);
         report_error(&UserError::new(error, "it may have just ended; run `ronde status` again"), 1)
     };
     let mut watcher = Watcher::connect(job).map_err(lost)?;
@@ -115,7 +115,7 @@ fn watch(job: &Entry, arguments: &Arguments) -> Result<u8, u8> {
             if arguments.once || clear {
                 snapshot.show(arguments, clear)?;
             }
-            say("the job has ended");
+            print_stderr("the job has ended");
             return Ok(0);
         };
         let passed = at.elapsed();
@@ -138,7 +138,7 @@ fn follow(
     loop {
         let (event, missed) = events.wait().map_err(&lost)?;
         if missed > 0 {
-            say(&format!("missed {missed} events, which arrived too fast"));
+            print_stderr(&format!("missed {missed} events, which arrived too fast"));
         }
         // An event of a kind that this version does not know is printed as JSON.
         let text = match arguments.json {

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Longer than any step takes on a busy machine; a test that waits this long has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// A running launcher.
 pub(crate) struct Launched {
@@ -93,12 +93,12 @@ impl Launched {
 
     /// The next line of standard output.
     pub(crate) fn line(&self) -> String {
-        self.lines.recv_timeout(PATIENCE).expect("a line of output")
+        self.lines.recv_timeout(TIME_LIMIT).expect("a line of output")
     }
 
     /// Reads lines until `count` of them start with a rank's prefix and `word`; returns the text
     /// after the word.
-    pub(crate) fn told(&self, word: &str, count: usize) -> Vec<String> {
+    pub(crate) fn wait_for(&self, word: &str, count: usize) -> Vec<String> {
         let mut found = Vec::new();
         while found.len() < count {
             let line = self.line();
@@ -149,7 +149,7 @@ impl Launched {
     }
 
     pub(crate) fn status(&mut self) -> ExitStatus {
-        eventually("the launcher ends", PATIENCE, || self.child.try_wait().unwrap())
+        eventually("the launcher ends", TIME_LIMIT, || self.child.try_wait().unwrap())
     }
 
     /// Checks that no process of the job is left within `limit`.

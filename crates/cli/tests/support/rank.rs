@@ -10,24 +10,24 @@ use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver, de
 use ronde_control::{Rank, VERSION};
 use serde::de::DeserializeOwned;
 
-use super::{Launched, PATIENCE};
+use super::{Launched, TIME_LIMIT};
 
 /// The address and key of a job's rendezvous.
 #[derive(Clone)]
-pub(crate) struct Meeting {
+pub(crate) struct TestRendezvous {
     pub(crate) address: SocketAddr,
     pub(crate) key: JobKey,
 }
 
 /// A script that prints the rendezvous and then waits to be killed.
-pub(crate) const TELL_MEETING: &str =
-    r#"test "$RANK" != 0 || echo "meet $RONDE_RENDEZVOUS $RONDE_JOB_KEY"; exec sleep 300"#;
+pub(crate) const PRINT_RENDEZVOUS: &str =
+    r#"test "$RANK" != 0 || echo "rendezvous $RONDE_RENDEZVOUS $RONDE_JOB_KEY"; exec sleep 300"#;
 
-impl Meeting {
-    pub(crate) fn told_by(launched: &Launched) -> Meeting {
-        let told = launched.told("meet", 1).remove(0);
-        let (address, key) = told.split_once(' ').unwrap();
-        Meeting { address: address.parse().unwrap(), key: JobKey::from_hex(key).unwrap() }
+impl TestRendezvous {
+    pub(crate) fn printed_by(launched: &Launched) -> TestRendezvous {
+        let line = launched.wait_for("rendezvous", 1).remove(0);
+        let (address, key) = line.split_once(' ').unwrap();
+        TestRendezvous { address: address.parse().unwrap(), key: JobKey::from_hex(key).unwrap() }
     }
 }
 
@@ -42,16 +42,16 @@ pub(crate) struct FakeRank {
 }
 
 impl FakeRank {
-    pub(crate) fn greet(meeting: &Meeting, rank: u32, version: &str) -> FakeRank {
+    pub(crate) fn greet(rendezvous: &TestRendezvous, rank: u32, version: &str) -> FakeRank {
         let greeting = Greeting::Rendezvous { version: version.into(), rank: Rank(rank) };
-        FakeRank::come(meeting, rank, &greeting)
+        FakeRank::connect(rendezvous, rank, &greeting)
     }
 
-    pub(crate) fn come(meeting: &Meeting, rank: u32, greeting: &Greeting) -> FakeRank {
-        let mut stream = TcpStream::connect(meeting.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    pub(crate) fn connect(rendezvous: &TestRendezvous, rank: u32, greeting: &Greeting) -> FakeRank {
+        let mut stream = TcpStream::connect(rendezvous.address).unwrap();
+        stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         stream.set_nodelay(true).unwrap();
-        let (initiator, hello) = Initiator::start(&meeting.key, Callee::Launcher);
+        let (initiator, hello) = Initiator::start(&rendezvous.key, Callee::Launcher);
         stream.write_all(&hello).unwrap();
         let mut header = [0; 2];
         stream.read_exact(&mut header).unwrap();
@@ -63,9 +63,9 @@ impl FakeRank {
         FakeRank { stream, sealer, opener, rank, recorded: [hello, sealed].concat() }
     }
 
-    pub(crate) fn join(meeting: &Meeting, rank: u32) -> FakeRank {
-        let mut fake = FakeRank::greet(meeting, rank, VERSION);
-        fake.say(&RankToDriver::Join(Peer {
+    pub(crate) fn join(rendezvous: &TestRendezvous, rank: u32) -> FakeRank {
+        let mut fake = FakeRank::greet(rendezvous, rank, VERSION);
+        fake.send(&RankToDriver::Join(Peer {
             pid: std::process::id(),
             host: "test".into(),
             local_rank: rank,
@@ -75,21 +75,21 @@ impl FakeRank {
         fake
     }
 
-    pub(crate) fn say(&mut self, message: &RankToDriver) {
+    pub(crate) fn send(&mut self, message: &RankToDriver) {
         self.stream.write_all(&self.sealer.seal(&encode(message))).unwrap();
     }
 
     /// The next message other than `Ping`, which may arrive at any time and is answered.
-    pub(crate) fn hear(&mut self) -> DriverToRank {
+    pub(crate) fn receive(&mut self) -> DriverToRank {
         loop {
-            match self.try_hear().expect("a message from the rendezvous") {
-                DriverToRank::Ping => self.say(&RankToDriver::Pong { waits: None }),
+            match self.try_receive().expect("a message from the rendezvous") {
+                DriverToRank::Ping => self.send(&RankToDriver::Pong { waits: None }),
                 message => return message,
             }
         }
     }
 
-    pub(crate) fn try_hear<M: DeserializeOwned>(&mut self) -> io::Result<M> {
+    pub(crate) fn try_receive<M: DeserializeOwned>(&mut self) -> io::Result<M> {
         let mut header = [0; 4];
         self.stream.read_exact(&mut header)?;
         let mut sealed = vec![0; frame_length(header).unwrap()];
@@ -98,19 +98,19 @@ impl FakeRank {
     }
 
     /// Takes part until the world is complete; returns its epoch and size.
-    pub(crate) fn meet(&mut self) -> (u64, usize) {
-        let DriverToRank::World { epoch, peers } = self.news() else { panic!("no world") };
-        self.say(&RankToDriver::Located { leader: Rank(0) });
-        let DriverToRank::Layout { leaders } = self.news() else { panic!("no layout") };
+    pub(crate) fn join_world(&mut self) -> (u64, usize) {
+        let DriverToRank::World { epoch, peers } = self.next_message() else { panic!("no world") };
+        self.send(&RankToDriver::Located { leader: Rank(0) });
+        let DriverToRank::Layout { leaders } = self.next_message() else { panic!("no layout") };
         assert_eq!(leaders.len(), peers.len());
         assert_eq!(peers[self.rank as usize].local_rank, self.rank);
         (epoch.0, peers.len())
     }
 
     /// The next message other than `Ask`, which may arrive at any time.
-    fn news(&mut self) -> DriverToRank {
+    fn next_message(&mut self) -> DriverToRank {
         loop {
-            match self.hear() {
+            match self.receive() {
                 DriverToRank::Ask => {}
                 other => return other,
             }
@@ -118,7 +118,7 @@ impl FakeRank {
     }
 
     pub(crate) fn leave(mut self) {
-        self.say(&RankToDriver::Leaving { error: None, blames: None });
+        self.send(&RankToDriver::Leaving { error: None, blames: None });
     }
 }
 

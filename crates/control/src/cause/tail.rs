@@ -11,7 +11,7 @@ const KEPT: usize = 200;
 /// How many lines are shown if nothing indicates which of them matter.
 const SHOWN: usize = 3;
 
-/// How many lines are shown of what native code printed when it crashed.
+/// How many lines are shown of what native code printed while crashing.
 const CRASH: usize = 3;
 
 /// Prefixes of lines that native code prints when it ends a process.
@@ -32,7 +32,7 @@ const CRASHES: &[&str] = &[
 #[derive(Clone, Debug, Default)]
 pub struct Tail {
     lines: VecDeque<String>,
-    /// Whether they are those of standard output, too, because both go to one terminal.
+    /// Whether the lines include standard output, because both streams go to one terminal.
     pub(crate) has_both_streams: bool,
 }
 
@@ -60,7 +60,7 @@ impl Tail {
         Some(summary(&lines[start..])).filter(|error_summary| !error_summary.headline.is_empty())
     }
 
-    /// Whether the last line is this exception's.
+    /// Whether the last line is the headline of this exception.
     pub(super) fn ends_with(&self, headline: &str) -> bool {
         let last = self.lines.iter().rev().find(|line| !noise::is_noise(line.trim()));
         last.is_some_and(|line| summary(&[line]).headline == headline)

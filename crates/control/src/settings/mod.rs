@@ -1,7 +1,7 @@
 //! The settings of a rank: their parsed form, and one [`table`] with name, default and meaning.
 //!
-//! Parsing takes a look-up function, so that nothing here reads the environment, and reports all
-//! mistakes at once.
+//! Parsing takes a lookup function, so that nothing here reads the environment, and reports all
+//! errors at once.
 
 mod table;
 
@@ -16,106 +16,106 @@ use crate::wire::JobKey;
 use crate::{Rank, Tuning, Worker};
 pub use table::*;
 
-/// More tensors than these the flight recorder cannot remember; it takes its memory at the start.
+/// Largest size of the flight recorder, in tensors; it allocates its memory at the start.
 const MOST_RECORDS: usize = 1 << 20;
 
-/// Which way tensors travel between ranks of one host.
+/// How tensors travel between ranks of one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Shared memory where it can be had.
+    /// Shared memory where possible, sockets otherwise.
     Auto,
-    /// Sockets, always.
+    /// Always sockets.
     Tcp,
 }
 
-/// Which tensors are encrypted on their way.
+/// Which tensors are encrypted in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encryption {
-    /// Those that leave the host for an address that is not private.
+    /// Those sent to another host at an address that is not private.
     Auto,
-    /// All that travel through sockets.
+    /// All that are sent through sockets.
     On,
     /// Never encrypt tensors.
     Off,
 }
 
-/// What the user set.
+/// The settings that the user may change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Bytes that one fused bucket may hold.
+    /// Maximum size of a fused bucket, in bytes.
     pub fusion_threshold: u64,
-    /// Tensors that are known by number.
+    /// Number of tensor descriptions to cache; cached tensors are sent as numbers.
     pub cache_capacity: usize,
-    /// After how long a stall is reported, unless it is never.
+    /// How long a stall lasts before it is reported; `None` means it never is.
     pub stall_warning: Option<Duration>,
-    /// After how long a stall ends the job, unless it is never.
+    /// How long a stall lasts before the job is aborted; `None` means it never is.
     pub stall_shutdown: Option<Duration>,
-    /// How to look for better settings, if at all.
+    /// How to autotune; `None` if autotuning is off.
     pub autotune: Option<autotune::AutotuneOptions>,
-    /// Where what autotuning measures is written.
+    /// The file to which autotuning writes its measurements.
     pub autotune_log: Option<String>,
-    /// Which way tensors travel.
+    /// How tensors travel between ranks of one host.
     pub transport: Transport,
-    /// How many ranks may share one memory, if there is a limit.
+    /// How many ranks may share memory, if there is a limit.
     pub shared_ranks: Option<u32>,
-    /// Which tensors are encrypted on their way.
+    /// Which tensors are encrypted in transit.
     pub encryption: Encryption,
-    /// The numbers that decide between algorithms.
+    /// The thresholds between algorithms.
     pub tuning: Tuning,
-    /// Bytes of memory per rank that all ranks of its host see; none if zero.
+    /// Size of the arena, in bytes; 0 turns it off.
     pub arena: usize,
     /// How long to wait for the other ranks.
     pub join_timeout: Duration,
-    /// How this rank is watched.
+    /// Timeline, flight recorder and metrics.
     pub watching: Watching,
 }
 
-/// Where this process stands in the job.
+/// The place of this process in the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankInfo {
-    /// This process among all.
+    /// The rank of this process.
     pub rank: Rank,
     /// The number of processes.
     pub size: u32,
-    /// This process among those of its host.
+    /// The rank of this process among those on its host.
     pub local_rank: u32,
     /// The number of processes on this host.
     pub local_size: u32,
-    /// This host among those that have this local rank.
+    /// The index of this host among those that have this local rank.
     pub cross_rank: u32,
     /// The number of hosts that have this local rank.
     pub cross_size: u32,
     /// The name of this host.
     pub host: String,
-    /// Where and with which key the ranks meet; none for a world of one.
+    /// How to reach the rendezvous; `None` for a world of one.
     pub rendezvous_info: Option<RendezvousInfo>,
 }
 
-/// Where and with which key the ranks of a job meet.
+/// How to reach the rendezvous of a job, and with which key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RendezvousInfo {
-    /// The rendezvous, by every address it has.
+    /// All addresses of the rendezvous.
     pub addresses: Vec<SocketAddr>,
     /// The job's key.
     pub key: JobKey,
-    /// The addresses of this host on which other hosts reach its ranks; none if they need not.
+    /// The addresses at which other hosts reach the ranks of this host; empty if there are none.
     pub listen: Vec<IpAddr>,
-    /// Whose service it is.
+    /// Who runs the rendezvous.
     pub keeper: RendezvousOwner,
 }
 
-/// Who lets the ranks meet, and tells them of each other's death.
+/// Who runs the rendezvous and reports lost ranks to the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RendezvousOwner {
-    /// The launcher, which is `horovodrun`.
+    /// `horovodrun`.
     Launcher,
-    /// Rank 0, because the launcher is somebody else's.
+    /// Rank 0, under another launcher.
     FirstRank,
-    /// The launcher, in an elastic job: it says anew in every world which rank this worker is.
+    /// `horovodrun` in an elastic job; it assigns this worker a rank in every new world.
     Elastic(Worker),
 }
 
-/// All mistakes of one environment.
+/// All errors found in one environment.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join("; "))]
 pub struct BadSettings(pub Vec<String>);
@@ -125,17 +125,17 @@ pub fn read(look_up: impl Fn(&str) -> Option<String>) -> Result<(Settings, RankI
     read_all(look_up, |reader| (reader.settings(), reader.place()))
 }
 
-/// What the launcher of any job reads itself.
+/// The settings that the launcher itself needs for any job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// How long hosts have to answer.
+    /// How long hosts have to respond.
     pub start_timeout: Duration,
-    /// How long a gathering of the ranks may take.
+    /// How long the ranks may take to form a world.
     pub join_timeout: Duration,
 }
 
-/// Reads what the launcher needs, and what its ranks will read: their mistakes are better told before
-/// anything starts.
+/// Reads what the launcher needs, and checks what its ranks will read, so that errors are reported
+/// before anything starts.
 pub fn launch(look_up: impl Fn(&str) -> Option<String>) -> Result<Launch, BadSettings> {
     read_all(look_up, |reader| Launch {
         start_timeout: reader.seconds(HOROVOD_START_TIMEOUT),
@@ -143,22 +143,22 @@ pub fn launch(look_up: impl Fn(&str) -> Option<String>) -> Result<Launch, BadSet
     })
 }
 
-/// What the user set for an elastic job; only the launcher reads it.
+/// The settings of an elastic job; only the launcher reads them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elasticity {
     /// How long to wait for enough ranks.
     pub timeout: Duration,
-    /// What rests when a rank fails.
+    /// What goes on cooldown when a rank fails.
     pub cooldown_scope: CooldownScope,
-    /// How long a rank may be stopped, unless it is for ever.
+    /// How long a rank may be stopped before it counts as lost; `None` means forever.
     pub stopped: Option<Duration>,
-    /// The time between two runs of the discovery script.
+    /// The pause between two runs of the discovery script.
     pub discovery_interval: Duration,
-    /// How long that script may take.
+    /// How long the discovery script may run.
     pub discovery_limit: Duration,
 }
 
-/// Reads what the user set for an elastic job.
+/// Reads the settings of an elastic job.
 pub fn elastic(look_up: impl Fn(&str) -> Option<String>) -> Result<Elasticity, BadSettings> {
     read_all(look_up, |reader| Elasticity {
         timeout: reader.seconds(HOROVOD_ELASTIC_TIMEOUT),
@@ -172,22 +172,22 @@ pub fn elastic(look_up: impl Fn(&str) -> Option<String>) -> Result<Elasticity, B
     })
 }
 
-/// After how long a stall ends the job, unless it is never; mistakes are the ranks' to report.
+/// Reads [`Settings::stall_shutdown`] alone and ignores errors, which the ranks report.
 pub fn stall_shutdown(look_up: impl Fn(&str) -> Option<String>) -> Option<Duration> {
-    Reader { look_up: &look_up, mistakes: Vec::new() }.settings().stall_shutdown
+    Reader { look_up: &look_up, errors: Vec::new() }.settings().stall_shutdown
 }
 
-/// Reads only where the launcher's rendezvous is, which a world of one has no use for.
+/// Reads how to reach the launcher's rendezvous, even in a world of one.
 pub fn rendezvous_info(
     look_up: impl Fn(&str) -> Option<String>,
 ) -> Result<RendezvousInfo, BadSettings> {
     let rendezvous_info =
         read_all(look_up, |reader| reader.rendezvous_info(RendezvousOwner::Launcher))?;
-    Ok(rendezvous_info.expect("where there is no meeting, there is a mistake"))
+    Ok(rendezvous_info.expect("no rendezvous without an error"))
 }
 
-/// Reads where the caller of `horovod.run` is: the launcher, or whoever has had another launcher start
-/// the ranks.
+/// Reads how to reach the caller of `horovod.run`: the launcher, or the process that had another
+/// launcher start the ranks.
 pub fn call(look_up: impl Fn(&str) -> Option<String>) -> Result<RendezvousInfo, BadSettings> {
     let delegated = look_up(RONDE_CALL_ADDRESSES.name).is_some();
     let renamed = [(RONDE_RENDEZVOUS, RONDE_CALL_ADDRESSES), (RONDE_JOB_KEY, RONDE_CALL_KEY)];
@@ -200,9 +200,9 @@ pub fn call(look_up: impl Fn(&str) -> Option<String>) -> Result<RendezvousInfo, 
 /// Whether the number of ranks may change while this process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Growth {
-    /// It stays what it is.
+    /// It is fixed.
     Never,
-    /// The user says that it may, but no launcher has started this process as a worker.
+    /// The user declared it elastic, but no launcher started this process as a worker.
     Declared,
     /// This process is a worker of an elastic job.
     Elastic(Worker),
@@ -210,25 +210,25 @@ pub enum Growth {
 
 /// Reads whether the number of ranks may change.
 pub fn growth(look_up: impl Fn(&str) -> Option<String>) -> Growth {
-    Reader { look_up: &look_up, mistakes: Vec::new() }.growth()
+    Reader { look_up: &look_up, errors: Vec::new() }.growth()
 }
 
-/// Reads something, or gives all mistakes that were found on the way.
+/// Runs `read`, and fails with all errors that it found.
 fn read_all<T>(
     look_up: impl Fn(&str) -> Option<String>,
     read: impl FnOnce(&mut Reader<'_>) -> T,
 ) -> Result<T, BadSettings> {
-    let mut reader = Reader { look_up: &look_up, mistakes: Vec::new() };
+    let mut reader = Reader { look_up: &look_up, errors: Vec::new() };
     let read = read(&mut reader);
-    match reader.mistakes.is_empty() {
+    match reader.errors.is_empty() {
         true => Ok(read),
-        false => Err(BadSettings(reader.mistakes)),
+        false => Err(BadSettings(reader.errors)),
     }
 }
 
 struct Reader<'a> {
     look_up: &'a dyn Fn(&str) -> Option<String>,
-    mistakes: Vec<String>,
+    errors: Vec<String>,
 }
 
 impl Reader<'_> {
@@ -269,12 +269,12 @@ impl Reader<'_> {
             Some(directory) => DumpTo::Directory(directory.into()),
         };
         let metrics = self.given(RONDE_METRICS);
-        let metrics = metrics.and_then(|text| self.noted(MetricsAt::parse(&text)));
+        let metrics = metrics.and_then(|text| self.or_record(MetricsAt::parse(&text)));
         let records = self.number::<usize>(RONDE_FLIGHT_RECORDER).min(MOST_RECORDS);
         Watching { timeline, records, dump, metrics }
     }
 
-    /// What the user has set stays as it is.
+    /// Leaves out the parameters that the user has set.
     fn autotune(&mut self) -> Option<autotune::AutotuneOptions> {
         let setting = |parameter: &Parameter| match parameter {
             Parameter::FusionThreshold => HOROVOD_FUSION_THRESHOLD,
@@ -291,13 +291,13 @@ impl Reader<'_> {
         self.switch(HOROVOD_AUTOTUNE).then_some(options)
     }
 
-    /// Whoever looks the variable up has put the content of the file in the place of its name.
+    /// The lookup function has already replaced a file name with the content of the file.
     fn tuning(&mut self) -> Tuning {
-        let tuning = Tuning::parse(&self.text(RONDE_TUNING)).map_err(|mistakes| {
-            let mistakes = mistakes.join("; ");
-            format!("RONDE_TUNING is neither a file that can be read nor numbers: {mistakes}")
+        let tuning = Tuning::parse(&self.text(RONDE_TUNING)).map_err(|errors| {
+            let errors = errors.join("; ");
+            format!("RONDE_TUNING is neither a readable file nor `name=number,...`: {errors}")
         });
-        self.noted(tuning).unwrap_or_default()
+        self.or_record(tuning).unwrap_or_default()
     }
 
     fn place(&mut self) -> RankInfo {
@@ -313,19 +313,19 @@ impl Reader<'_> {
         };
         if place.rank.0 >= place.size {
             let RankInfo { rank, size, .. } = &place;
-            self.mistakes.push(format!(
-                "HOROVOD_RANK is `{}` and HOROVOD_SIZE is `{size}`: a rank lies below the size",
+            self.errors.push(format!(
+                "HOROVOD_RANK is `{}` and HOROVOD_SIZE is `{size}`: the rank must be less than the size",
                 rank.0
             ));
         }
-        // In an elastic job even one rank alone must hear who comes.
+        // Even a single rank of an elastic job must learn about new ranks.
         let keeper = match self.growth() {
             Growth::Elastic(worker) => RendezvousOwner::Elastic(worker),
             Growth::Never | Growth::Declared => RendezvousOwner::Launcher,
         };
-        let meets = place.size > 1 || keeper != RendezvousOwner::Launcher;
+        let needs_rendezvous = place.size > 1 || keeper != RendezvousOwner::Launcher;
         RankInfo {
-            rendezvous_info: if meets { self.rendezvous_info(keeper) } else { None },
+            rendezvous_info: if needs_rendezvous { self.rendezvous_info(keeper) } else { None },
             ..place
         }
     }
@@ -340,9 +340,9 @@ impl Reader<'_> {
 
     fn rendezvous_info(&mut self, keeper: RendezvousOwner) -> Option<RendezvousInfo> {
         if self.given(RONDE_RENDEZVOUS).is_none() {
-            self.mistakes.push(
-                "HOROVOD_SIZE asks for several ranks but RONDE_RENDEZVOUS does not say where they \
-                 meet: start the script with `horovodrun -np N python ...`"
+            self.errors.push(
+                "HOROVOD_SIZE asks for several ranks, but RONDE_RENDEZVOUS, where they connect, is not \
+                 set: start the script with `horovodrun -np N python ...`"
                     .into(),
             );
             return None;
@@ -350,7 +350,7 @@ impl Reader<'_> {
         let addresses = self.addresses(RONDE_RENDEZVOUS);
         let listen = self.addresses(RONDE_ADDRESSES);
         let key = JobKey::from_hex(&self.text(RONDE_JOB_KEY));
-        let key = self.noted(key.map_err(|error| format!("RONDE_JOB_KEY: {error}")))?;
+        let key = self.or_record(key.map_err(|error| format!("RONDE_JOB_KEY: {error}")))?;
         Some(RendezvousInfo { addresses, key, listen, keeper })
     }
 
@@ -358,19 +358,19 @@ impl Reader<'_> {
         let text = self.given(setting);
         let parts = text.iter().flat_map(|text| text.split(','));
         let address = |part: &str| {
-            self.noted(
-                part.parse().map_err(|_| format!("{} has no address in `{part}`", setting.name)),
-            )
+            self.or_record(part.parse().map_err(|_| {
+                format!("{} contains `{part}`, which is not an address", setting.name)
+            }))
         };
         parts.filter_map(address).collect()
     }
 
-    /// What was read, unless it is a mistake, which is kept.
-    fn noted<T>(&mut self, read: Result<T, String>) -> Option<T> {
-        read.map_err(|mistake| self.mistakes.push(mistake)).ok()
+    /// The value that was read; an error is recorded.
+    fn or_record<T>(&mut self, read: Result<T, String>) -> Option<T> {
+        read.map_err(|error| self.errors.push(error)).ok()
     }
 
-    /// What the user has set; empty is nothing.
+    /// The value that the user has set; an empty one counts as not set.
     fn given(&self, setting: &Setting) -> Option<String> {
         (self.look_up)(setting.name).filter(|text| !text.is_empty())
     }
@@ -379,26 +379,26 @@ impl Reader<'_> {
         self.given(setting).unwrap_or_else(|| setting.default.into())
     }
 
-    /// One of some words; the first in the place of a wrong one.
+    /// One of several words; an invalid one is recorded as an error and read as the first choice.
     fn choice<T: Copy>(&mut self, setting: &Setting, choices: &[(&str, T)]) -> T {
         let text = self.text(setting).to_ascii_lowercase();
         let found = choices.iter().find(|(word, _)| *word == text);
         let choice = found.ok_or_else(|| {
             let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
-            let (last, others) = words.split_last().expect("there is a choice");
-            format!("{} is `{text}`, it must be {} or {last}", setting.name, others.join(", "))
+            let (last, others) = words.split_last().expect("at least one choice");
+            format!("{} is `{text}`, but must be {} or {last}", setting.name, others.join(", "))
         });
-        self.noted(choice).unwrap_or(&choices[0]).1
+        self.or_record(choice).unwrap_or(&choices[0]).1
     }
 
     fn number<N: TryFrom<u64> + Default>(&mut self, setting: &Setting) -> N {
         let text = self.text(setting);
         let number = match text.trim().parse::<u64>() {
             Ok(number) => N::try_from(number).map_err(|_| "which is too large".to_owned()),
-            Err(_) => Err(format!("it must be {}", setting.unit.must_be(&text))),
+            Err(_) => Err(format!("but must be {}", setting.unit.must_be(&text))),
         };
         let number = number.map_err(|wrong| format!("{} is `{text}`, {wrong}", setting.name));
-        self.noted(number).unwrap_or_default()
+        self.or_record(number).unwrap_or_default()
     }
 
     fn switch(&mut self, setting: &Setting) -> bool {
@@ -409,7 +409,7 @@ impl Reader<'_> {
         Duration::from_secs(self.number(setting))
     }
 
-    /// Seconds of which 0 means never.
+    /// A time limit in seconds; 0 means none.
     fn limit(&mut self, setting: &Setting) -> Option<Duration> {
         Some(self.seconds(setting)).filter(|limit| !limit.is_zero())
     }
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launched_rank_knows_where_to_meet() {
+    fn a_launched_rank_knows_its_rendezvous() {
         let key = "ab".repeat(32);
         let pairs = [
             ("HOROVOD_RANK", "1"),
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_of_an_elastic_job_meets_the_launcher_even_alone() {
+    fn a_single_worker_of_an_elastic_job_has_a_rendezvous() {
         let key = "ab".repeat(32);
         let mut pairs = vec![
             ("HOROVOD_ELASTIC", "1"),
@@ -465,7 +465,7 @@ mod tests {
         assert_eq!(
             read(look_up(&pairs)).unwrap().1.rendezvous_info,
             None,
-            "nobody calls it a worker"
+            "not started as a worker"
         );
         pairs.push(("RONDE_WORKER", "7"));
         let rendezvous_info = read(look_up(&pairs)).unwrap().1.rendezvous_info.unwrap();
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn all_mistakes_are_reported_at_once_and_the_key_is_not_shown() {
+    fn all_errors_are_reported_at_once_and_the_key_is_not_shown() {
         let pairs = [
             ("HOROVOD_RANK", "5"),
             ("HOROVOD_SIZE", "2"),
@@ -487,26 +487,26 @@ mod tests {
             ("RONDE_TUNING", "no-such-file"),
             ("RONDE_METRICS", "0.0.0.0:9400"),
         ];
-        let BadSettings(mistakes) = read(look_up(&pairs)).unwrap_err();
-        assert_eq!(mistakes.len(), 9, "{mistakes:?}");
-        assert!(!mistakes.join(" ").contains("secret"));
+        let BadSettings(errors) = read(look_up(&pairs)).unwrap_err();
+        assert_eq!(errors.len(), 9, "{errors:?}");
+        assert!(!errors.join(" ").contains("secret"));
     }
 
     #[test]
-    fn the_launcher_knows_every_mistake_that_a_rank_would_refuse() {
+    fn the_launcher_reports_every_error_that_a_rank_would() {
         let pairs = [
             ("HOROVOD_FUSION_THRESHOLD", "64MB"),
             ("HOROVOD_START_TIMEOUT", "1m"),
             ("RONDE_TRANSPORT", "pigeon"),
             ("RONDE_METRICS", "0.0.0.0:9400"),
-            // Where it is in the job is the business of each rank.
+            // The launcher does not check the place of a rank.
             ("HOROVOD_RANK", "7"),
         ];
-        let BadSettings(mistakes) = launch(look_up(&pairs)).unwrap_err();
-        assert_eq!(mistakes.len(), 4, "{mistakes:?}");
+        let BadSettings(errors) = launch(look_up(&pairs)).unwrap_err();
+        assert_eq!(errors.len(), 4, "{errors:?}");
         let text =
-            "HOROVOD_FUSION_THRESHOLD is `64MB`, it must be a number of bytes, here 67108864";
-        assert!(mistakes.iter().any(|mistake| mistake == text), "{mistakes:?}");
+            "HOROVOD_FUSION_THRESHOLD is `64MB`, but must be a number of bytes, here 67108864";
+        assert!(errors.iter().any(|error| error == text), "{errors:?}");
         let usual = launch(|_| None).unwrap();
         assert_eq!((usual.start_timeout.as_secs(), usual.join_timeout.as_secs()), (30, 600));
     }
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn an_elastic_job_is_set_like_everything_else() {
+    fn elastic_settings_have_defaults_and_are_checked() {
         let usual = elastic(|_| None).unwrap();
         assert_eq!(
             (usual.timeout, usual.cooldown_scope),
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn several_ranks_without_a_launcher_say_how_to_start() {
+    fn several_ranks_without_a_launcher_get_a_hint() {
         let error = read(look_up(&[("HOROVOD_SIZE", "2")])).unwrap_err();
         assert!(error.to_string().contains("horovodrun -np"), "{error}");
     }

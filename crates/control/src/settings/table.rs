@@ -1,38 +1,38 @@
 //! Every variable that a rank reads, with its default and its meaning.
 //!
-//! Names that Horovod has are Horovod's; new ones start with `RONDE_`. The reference page
-//! `docs/reference/settings.md` is made from here, and a test keeps the two equal.
+//! Variables that Horovod has keep its names; new ones start with `RONDE_`. A test checks that the
+//! reference page `docs/reference/settings.md` matches these tables.
 
-/// One line of the table.
+/// A variable, its default and its meaning.
 pub struct Setting {
     /// The environment variable.
     pub name: &'static str,
-    /// What holds when it is not set.
+    /// The value if it is not set.
     pub default: &'static str,
-    /// One sentence for the reference page.
+    /// The text of the reference page.
     pub meaning: &'static str,
-    /// What its number counts.
+    /// The unit of a numeric value.
     pub(super) unit: Unit,
     /// Whether anything reads it.
     pub has_effect: bool,
 }
 
-/// What the number of a setting counts.
+/// The unit of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// A plain count, or no number at all.
+    /// A plain number, or not a number at all.
     Things,
-    /// A size: `64MB` is answered with 67108864.
+    /// A size: for `64MB`, the error suggests 67108864.
     Bytes,
-    /// A time: `5m` is answered with 300.
+    /// A time: for `5m`, the error suggests 300.
     Seconds,
 }
 
 impl Unit {
-    /// What a value must be, and what `text` was probably meant to say.
+    /// What a value must be, with the number that `text` probably means.
     pub(super) fn must_be(self, text: &str) -> String {
         let what = match self {
-            Unit::Things => "a whole number from 0",
+            Unit::Things => "a non-negative integer",
             Unit::Bytes => "a number of bytes",
             Unit::Seconds => "a whole number of seconds",
         };
@@ -56,7 +56,7 @@ impl Unit {
     }
 }
 
-/// Rows of a table: a constant for each, which has the name of its variable, and a list of them all.
+/// Defines a constant for each variable, under the variable's name, and a list of all of them.
 macro_rules! settings {
     ($(#[$doc:meta])* $table:ident
      $($name:ident = $row:ident($($default:literal, $meaning:literal $(,)?)?);)*) => {
@@ -86,7 +86,7 @@ const fn unused() -> Setting {
     Setting { has_effect: false, ..setting("", NO_EFFECT) }
 }
 
-/// What is said of options and variables that only Horovod needs.
+/// The description of options and variables that only Horovod needs.
 pub const NO_EFFECT: &str = "Accepted for compatibility; has no effect";
 
 settings! {
@@ -94,20 +94,21 @@ settings! {
     TABLE
     HOROVOD_FUSION_THRESHOLD = bytes(
         "134217728",
-        "Bytes that one fused bucket may hold; 0 turns fusion off.",
+        "Maximum size of a fused bucket, in bytes; 0 turns fusion off.",
     );
     HOROVOD_CACHE_CAPACITY = setting(
         "1024",
         "Number of tensor descriptions to cache, so that each is sent only once; 0 turns the cache off.",
     );
-    HOROVOD_STALL_CHECK_DISABLE = setting("0", "1 turns the reports about late ranks off.");
+    HOROVOD_STALL_CHECK_DISABLE = setting("0", "1 turns off warnings about stalled ranks.");
     HOROVOD_STALL_CHECK_TIME_SECONDS = seconds(
         "60",
-        "After how long a tensor that some rank never submits is reported.",
+        "How long some ranks may wait for a tensor that others have not submitted before a warning is \
+         logged, in seconds.",
     );
     HOROVOD_STALL_SHUTDOWN_TIME_SECONDS = seconds(
         "0",
-        "How long a stall may last before the job is aborted, including a stopped rank \
+        "How long a stall may last before the job is aborted, in seconds, including a stopped rank \
          or a stuck transfer; 0 means forever.",
     );
     HOROVOD_DYNAMIC_PROCESS_SETS = setting(
@@ -116,54 +117,54 @@ settings! {
     );
     HOROVOD_AUTOTUNE = setting(
         "0",
-        "1 looks for better settings while the job runs: the fusion threshold, and, between hosts, \
-         the number of connections and the algorithm. Explicit settings are not changed.",
+        "1 tunes settings while the job runs: the fusion threshold and, between hosts, the number of \
+         connections and the algorithm. Explicit settings are not changed.",
     );
-    HOROVOD_AUTOTUNE_LOG = setting("", "A file for what autotuning measures, written by rank 0.");
+    HOROVOD_AUTOTUNE_LOG = setting("", "The file to which rank 0 writes what autotuning measures.");
     HOROVOD_AUTOTUNE_WARMUP_SAMPLES = setting(
         "3",
-        "Samples that autotuning throws away at the start.",
+        "Warm-up samples that autotuning discards.",
     );
-    HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE = setting("10", "Training steps of a sample.");
+    HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE = setting("10", "Training steps per sample.");
     HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES = setting(
         "20",
-        "The most points, of five samples each, that autotuning measures for one setting.",
+        "Maximum number of points that autotuning measures per setting, five samples each.",
     );
     HOROVOD_LOG_LEVEL = setting(
         "warning",
         "trace, debug, info, warning, error or fatal; `RONDE_LOG` takes precedence. \
-         debug says which algorithms were chosen and why.",
+         debug shows which algorithms were chosen and why.",
     );
-    HOROVOD_LOG_HIDE_TIME = setting("0", "1 leaves the time out of that log.");
+    HOROVOD_LOG_HIDE_TIME = setting("0", "1 omits timestamps from the log.");
     RONDE_TRANSPORT = setting(
         "auto",
         "auto: shared memory between ranks that can share it; tcp: sockets between all ranks.",
     );
     RONDE_SHARED_RANKS = setting(
         "0",
-        "Maximum number of ranks that share memory; 0 means all ranks of a host. For tests: the \
-         others use sockets.",
+        "Maximum number of ranks that share memory; 0 means all ranks of a host. The \
+         others use sockets. For tests.",
     );
     RONDE_ENCRYPTION = setting(
         "auto",
-        "Tensors on the way between ranks. auto: encrypted unless both ends are on one host or a \
+        "Whether tensors sent between ranks are encrypted. auto: unless both ends are on one host or a \
          private network; on: always, except in shared memory; off: never.",
     );
     RONDE_TUNING = setting(
         "",
-        "The numbers that decide between algorithms: a file as `ronde bench --calibrate` writes it, \
-         or `name=number,...`. Rank 0's count for all.",
+        "The thresholds between algorithms: a file written by `ronde bench --calibrate`, or \
+         `name=number,...`. All ranks use those of rank 0.",
     );
     RONDE_ARENA = bytes(
         "17179869184",
         "Size of the arena, in bytes: memory for gradients that all ranks of a host \
-         share, so that reducing them needs no copy. Only what is used costs memory; 0 \
+         share, so that reducing them needs no copy. Only the part in use takes memory; 0 \
          turns it off.",
     );
     RONDE_JOIN_TIMEOUT_SECONDS = seconds(
         "600",
         "How long `hvd.init()` waits for the other ranks, and how long a rank of an elastic job \
-         may take from its start until it joins.",
+         may take to join after it starts, in seconds.",
     );
     HOROVOD_START_TIMEOUT = seconds(
         "30",
@@ -172,7 +173,8 @@ settings! {
     );
     HOROVOD_ELASTIC_TIMEOUT = seconds(
         "600",
-        "How long an elastic job waits for enough slots, in seconds; `--elastic-timeout` comes first.",
+        "How long an elastic job waits for enough slots, in seconds; `--elastic-timeout` takes \
+         precedence.",
     );
     RONDE_BLACKLIST = setting(
         "host",
@@ -181,44 +183,45 @@ settings! {
     );
     RONDE_ELASTIC_STOPPED_SECONDS = seconds(
         "5",
-        "How long a rank of an elastic job may be stopped, as by SIGSTOP, before it counts as \
-         lost; 0 means forever.",
+        "How long a rank of an elastic job may be stopped, for example by SIGSTOP, before it counts \
+         as lost, in seconds; 0 means forever.",
     );
     RONDE_DISCOVERY_INTERVAL_SECONDS = seconds(
         "1",
-        "The time from the end of the host discovery script to its next start.",
+        "The pause between two runs of the host discovery script, in seconds.",
     );
     RONDE_DISCOVERY_TIMEOUT_SECONDS = seconds(
         "30",
-        "How long that script may take before it is killed.",
+        "How long the host discovery script may run before it is killed, in seconds.",
     );
     RONDE_SECRET = setting(
         "",
-        "Under another launcher than `horovodrun`: a secret of 64 hexadecimal digits, the same on all \
-         ranks, with which they meet at `MASTER_ADDR`.",
+        "Under a launcher other than `horovodrun`: a secret of 64 hexadecimal digits, the same on all \
+         ranks, with which they connect to rank 0 at `MASTER_ADDR`.",
     );
     RONDE_RENDEZVOUS_PORT = setting(
         "29507",
-        "The port on which rank 0 then listens; `MASTER_PORT` belongs to torch.distributed.",
+        "The port on which rank 0 listens if `RONDE_SECRET` is set; `MASTER_PORT` belongs to \
+         torch.distributed.",
     );
     RONDE_RENDEZVOUS_DIR = setting(
         "",
         "Under another launcher, without a secret: a directory shared by all hosts for \
-         the rendezvous file, which only you can read. Without it, `.ronde` in your home directory.",
+         the rendezvous file, which only you can read. By default, `.ronde` in your home directory.",
     );
     HOROVOD_CONTROLLER = setting(
         "",
-        "mpi: `hvd.init()` initialises MPI whatever the launcher; gloo: never. Otherwise it does so \
-         under `mpirun`, and where the program has initialised MPI already.",
+        "mpi: `hvd.init()` initializes MPI under any launcher; gloo: never. By default it does so \
+         under `mpirun`, or if the program has already initialized MPI.",
     );
-    HOROVOD_MPI_THREADS_DISABLE = setting("0", "1 initialises MPI for one thread only.");
+    HOROVOD_MPI_THREADS_DISABLE = setting("0", "1 initializes MPI for one thread only.");
     HOROVOD_TIMELINE = setting(
         "",
         "The file that rank 0 writes a timeline to; `DYNAMIC` lets `hvd.start_timeline()` name it.",
     );
     HOROVOD_TIMELINE_MARK_CYCLES = setting(
         "0",
-        "1 shows in that timeline where each bucket begins.",
+        "1 marks in the timeline where each bucket begins.",
     );
     RONDE_FLIGHT_RECORDER = setting(
         "512",
@@ -226,9 +229,9 @@ settings! {
     );
     RONDE_FLIGHT_RECORDER_DIR = setting(
         "",
-        "Where that is written on an error, a stall or SIGUSR1: a directory, `stderr` or `off`; \
-         without it, the directory for temporary files, where the newest 64 of a user stay, but not \
-         when an elastic job loses a rank.",
+        "Where the flight recorder is written on an error, a stall or SIGUSR1: a directory, `stderr` \
+         or `off`. By default the directory for temporary files, which keeps the newest 64 files per \
+         user; nothing is then written when an elastic job loses a rank.",
     );
     RONDE_METRICS = setting(
         "",
@@ -238,39 +241,39 @@ settings! {
 }
 
 settings! {
-    /// What the launcher tells a rank; users read these and do not set them.
+    /// What the launcher sets for each rank; users read these and do not set them.
     CONTRACT
-    HOROVOD_RANK = setting("0", "This process among all.");
+    HOROVOD_RANK = setting("0", "The rank of this process.");
     HOROVOD_SIZE = setting("1", "The number of processes.");
-    HOROVOD_LOCAL_RANK = setting("0", "This process among those of its host.");
+    HOROVOD_LOCAL_RANK = setting("0", "The rank of this process among those on its host.");
     HOROVOD_LOCAL_SIZE = setting("1", "The number of processes on this host.");
-    HOROVOD_CROSS_RANK = setting("0", "This host among those that have this local rank.");
+    HOROVOD_CROSS_RANK = setting("0", "The index of this host among those that have this local rank.");
     HOROVOD_CROSS_SIZE = setting("1", "The number of hosts that have this local rank.");
     HOROVOD_HOSTNAME = setting("localhost", "The name of this host as the launcher knows it.");
     RONDE_ADDRESSES = setting(
         "",
-        "Addresses of this host on which other hosts reach its ranks, separated by commas.",
+        "Addresses at which other hosts reach the ranks of this host, separated by commas.",
     );
     RONDE_RENDEZVOUS = setting(
         "",
-        "Where the launcher's rendezvous listens, `address:port`, several separated by commas.",
+        "Where the launcher's rendezvous listens: one or more `address:port`, separated by commas.",
     );
     RONDE_JOB_KEY = setting("", "The job's secret; never on a command line, never in a log.");
     RONDE_CALL_ADDRESSES = setting(
         "",
         "Where ranks that `mpirun` starts for `horovod.run` fetch the function and deliver results, \
-         as in RONDE_RENDEZVOUS.",
+         in the format of `RONDE_RENDEZVOUS`.",
     );
     RONDE_CALL_KEY = setting("", "The key for `RONDE_CALL_ADDRESSES`.");
-    HOROVOD_ELASTIC = setting("0", "1 in a job whose ranks may come and go.");
-    RONDE_WORKER = setting("", "The number of this process in such a job.");
+    HOROVOD_ELASTIC = setting("0", "1 in an elastic job, in which ranks may join and leave.");
+    RONDE_WORKER = setting("", "The worker number of this process in an elastic job.");
     RONDE_LATECOMER = setting("0", "1 if the job was already training when this process started.");
-    RONDE_PARENT = setting("", "What a rank's child processes know of it; set by `hvd.init()`.");
-    RONDE_JOB = setting("", "Marks every process of the job, so that none is left behind.");
+    RONDE_PARENT = setting("", "Identifies a rank to its child processes; set by `hvd.init()`.");
+    RONDE_JOB = setting("", "Marks every process of the job, so that all of them can be found and ended.");
 }
 
 settings! {
-    /// What Horovod reads and Ronde has no use for.
+    /// Variables of Horovod that Ronde ignores.
     UNUSED
     HOROVOD_CYCLE_TIME = unused();
     HOROVOD_HIERARCHICAL_ALLREDUCE = unused();
@@ -282,7 +285,7 @@ settings! {
     HOROVOD_GLOO_TIMEOUT_SECONDS = unused();
 }
 
-/// Read by NCCL, in programs that use it beside us.
+/// Read by NCCL, in programs that also use it.
 pub const NCCL_IB_DISABLE: &Setting =
     &Setting { name: "NCCL_IB_DISABLE", ..setting("0", "1 keeps NCCL off InfiniBand.") };
 
@@ -314,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_with_its_unit_is_told_what_to_be() {
+    fn a_number_with_a_unit_gets_a_suggestion() {
         for (unit, text, expected) in [
             (Unit::Bytes, "64MB", "a number of bytes, here 67108864"),
             (Unit::Bytes, " 2 GiB", "a number of bytes, here 2147483648"),
@@ -322,7 +325,7 @@ mod tests {
             (Unit::Bytes, "much", "a number of bytes"),
             (Unit::Seconds, "5min", "a whole number of seconds, here 300"),
             (Unit::Seconds, "1.5", "a whole number of seconds"),
-            (Unit::Things, "3k", "a whole number from 0"),
+            (Unit::Things, "3k", "a non-negative integer"),
         ] {
             assert_eq!(unit.must_be(text), expected, "{text}");
         }
@@ -335,6 +338,6 @@ mod tests {
             std::fs::write(path, reference_page()).unwrap();
         }
         let page = std::fs::read_to_string(path).unwrap();
-        assert_eq!(page, reference_page(), "run the test with BLESS=1 to write the page anew");
+        assert_eq!(page, reference_page(), "run the test with BLESS=1 to rewrite the page");
     }
 }

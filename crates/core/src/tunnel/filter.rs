@@ -192,9 +192,14 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::time::Duration;
 
+    use rustix::net::sockopt::{Timeout, set_socket_timeout};
+
     use super::*;
 
+    /// For a connection that must not succeed.
     const MOMENT: Duration = Duration::from_millis(200);
+    /// For a connection that must succeed, also on a busy machine.
+    const A_LONG_TIME: Duration = Duration::from_secs(60);
 
     /// A server like the ones a library opens: on all addresses, sharing its port.
     fn server(port: u16) -> TcpListener {
@@ -208,19 +213,33 @@ mod tests {
         TcpListener::from(socket)
     }
 
-    fn from(source: SocketAddr, to: u16) -> Option<OwnedFd> {
+    /// Two sockets with the same port, on 127.0.0.1 and on 127.0.0.2. They keep it, so that nobody
+    /// else can take it meanwhile.
+    fn sources() -> (Socket, Socket) {
+        loop {
+            let ours = bound(Ipv4Addr::LOCALHOST, 0).unwrap();
+            let port = port_of(ours.0.as_fd()).unwrap();
+            if let Ok(elsewhere) = bound(Ipv4Addr::new(127, 0, 0, 2), port) {
+                return (ours, elsewhere);
+            }
+        }
+    }
+
+    struct Socket(OwnedFd);
+
+    fn bound(address: Ipv4Addr, port: u16) -> io::Result<Socket> {
         let socket =
-            socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-                .unwrap();
-        bind(&socket, &source).unwrap();
-        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, to));
-        rustix::net::sockopt::set_socket_timeout(
-            &socket,
-            rustix::net::sockopt::Timeout::Send,
-            Some(MOMENT),
-        )
-        .unwrap();
-        rustix::net::connect(&socket, &to).ok().map(|()| socket)
+            socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        bind(&socket, &SocketAddr::from((address, port)))?;
+        Ok(Socket(socket))
+    }
+
+    impl Socket {
+        fn connect(self, port: u16, limit: Duration) -> io::Result<TcpStream> {
+            set_socket_timeout(&self.0, Timeout::Send, Some(limit))?;
+            rustix::net::connect(&self.0, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+            Ok(TcpStream::from(self.0))
+        }
     }
 
     #[test]
@@ -237,17 +256,15 @@ mod tests {
         }
         let mut filter = guard.hand_over().unwrap();
         assert!(TcpStream::connect_timeout(&here, MOMENT).is_err());
-        let ours = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        filter.admit(ours.port()).unwrap();
-        let elsewhere = SocketAddr::from((Ipv4Addr::new(127, 0, 0, 2), ours.port()));
-        assert!(from(elsewhere, port).is_none());
-        let open = from(ours, port).expect("it is admitted");
-        let (accepted, peer) = server.accept().unwrap();
-        assert_eq!(peer, ours);
+        let (ours, elsewhere) = sources();
+        let admitted = port_of(ours.0.as_fd()).unwrap();
+        filter.admit(admitted).unwrap();
+        assert!(elsewhere.connect(port, MOMENT).is_err());
+        let mut open = ours.connect(port, A_LONG_TIME).expect("it is admitted");
+        let (mut accepted, peer) = server.accept().unwrap();
+        assert_eq!(peer, SocketAddr::from((Ipv4Addr::LOCALHOST, admitted)));
         // An open connection continues.
-        filter.refuse(ours.port()).unwrap();
-        let mut open = TcpStream::from(open);
-        let mut accepted = accepted;
+        filter.refuse(admitted).unwrap();
         std::io::Write::write_all(&mut open, b"hello").unwrap();
         let mut received = [0; 5];
         std::io::Read::read_exact(&mut accepted, &mut received).unwrap();

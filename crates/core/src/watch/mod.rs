@@ -33,15 +33,16 @@ pub(crate) use self::state::{BucketTrace, Transfer};
 use self::timeline::{ResultShape, Timeline, TraceEvent};
 use crate::error::Error;
 
-/// The observation of one rank in one world.
+/// Observes one rank in one world.
 pub(crate) struct Watch {
     who: RankIdentity,
     origin: Instant,
     watch_state: Mutex<WatchState>,
     timeline: Timeline,
-    wish: Option<TimelineRequest>,
+    requested: Option<TimelineRequest>,
     dump: DumpTo,
-    /// Losing a rank is normal in an elastic job, and not worth a file that nobody has asked for.
+    /// Whether losing a rank causes no dump: it is normal in an elastic job, and not worth a file
+    /// that the user has not asked for.
     forgives_losses: bool,
     metrics: Option<MetricsAt>,
     observer: Mutex<Option<ObserverHandle>>,
@@ -74,7 +75,7 @@ impl Watch {
             origin: Instant::now(),
             watch_state: Mutex::new(WatchState::new(records)),
             timeline: Timeline::default(),
-            wish: timeline,
+            requested: timeline,
             dump,
             forgives_losses,
             metrics,
@@ -82,7 +83,7 @@ impl Watch {
         }
     }
 
-    /// Whether the user has asked for anything beyond the defaults.
+    /// Whether the user has asked for more than the defaults.
     pub(crate) fn is_wanted(watching: &Watching) -> bool {
         let Watching { timeline, dump, metrics, .. } = watching;
         timeline.is_some() || metrics.is_some() || *dump != DumpTo::Temporary
@@ -111,7 +112,7 @@ impl Watch {
 
     /// Starts the timeline requested by a setting, on the rank that writes it.
     pub(crate) fn start_wished_timeline(&self) -> Result<(), Error> {
-        match &self.wish {
+        match &self.requested {
             Some(TimelineRequest { path: Some(path), cycles }) => {
                 self.start_timeline(path, *cycles)
             }
@@ -131,7 +132,7 @@ impl Watch {
         })
     }
 
-    /// Ends the timeline; everything up to now is in the file then.
+    /// Ends the timeline, once everything up to now is in the file.
     pub(crate) fn stop_timeline(&self) -> Result<(), Error> {
         self.check_timeline_enabled()?;
         if !self.timeline.stop() && self.who.rank == Rank(0) {
@@ -141,7 +142,7 @@ impl Watch {
     }
 
     fn check_timeline_enabled(&self) -> Result<(), Error> {
-        match self.wish {
+        match self.requested {
             Some(_) => Ok(()),
             None => Err(Error::Invalid(
                 "Set HOROVOD_TIMELINE=DYNAMIC to enable dynamic timeline usage.".into(),
@@ -237,7 +238,7 @@ impl Watch {
         }
     }
 
-    /// A tensor that never was in a bucket is done, or has failed.
+    /// A tensor that was never in a bucket is done, or has failed.
     pub(crate) fn settled(&self, record: RecordId, name: &str, error: Option<&Error>) {
         let at = self.now();
         self.watch_state().settle(record, error, at);
@@ -254,8 +255,8 @@ impl Watch {
         self.timeline.send(TraceEvent::Finished { name: name.into(), at, result });
     }
 
-    /// The world has ended with this error: dumps the flight recorder if this rank was affected, or
-    /// may be the one that the others waited for.
+    /// Called when the world has ended with this error: dumps the flight recorder if this rank was
+    /// affected, or may be the one that the others waited for.
     pub(crate) fn world_ends(&self, error: &Error) {
         let dumps = match error {
             Error::Shutdown => false,
@@ -268,7 +269,7 @@ impl Watch {
         }
     }
 
-    /// Has the observer dump the flight recorder.
+    /// Asks the observer to dump the flight recorder.
     pub(crate) fn order(&self, reason: String) {
         self.ask_for_dump(reason, NoteTime::Now);
     }

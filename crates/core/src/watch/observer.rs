@@ -20,18 +20,18 @@ use crate::error::Error;
 
 /// How long to wait for a disk or a reader when the observer ends.
 const TIME_LIMIT: Duration = Duration::from_secs(3);
-/// Maximum number of pending reasons for a dump; more dumps would contain the same.
+/// Maximum number of pending requests for a dump; further dumps would contain the same.
 const MOST_REASONS: usize = 8;
 
-/// How long a note about an error waits until the program has printed its own report.
+/// How long to hold back a note about an error, so that the program can print its own report first.
 const NOTE_DELAY: Duration = Duration::from_secs(30);
 
 /// When to log where the flight recorder was dumped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoteTime {
     Now,
-    /// When the engine ends, or after [`NOTE_DELAY`]. An error has ended the world, and Python may be
-    /// about to print its traceback line by line: a note logged meanwhile would land in the middle.
+    /// When the engine ends, or after [`NOTE_DELAY`]. An error has ended the world, and Python may
+    /// be printing its traceback line by line: a note logged now could land in the middle.
     Later,
 }
 
@@ -77,7 +77,7 @@ impl ObserverHandle {
         Ok(ObserverHandle { bell, requests, done })
     }
 
-    /// Has the flight recorder dumped.
+    /// Asks the thread to dump the flight recorder.
     pub(super) fn order(&self, reason: String, note_time: NoteTime) {
         let mut requests = self.requests.lock().expect(LOCK);
         if requests.reasons.len() < MOST_REASONS {
@@ -87,7 +87,7 @@ impl ObserverHandle {
         let _ = write(&*self.bell, &1u64.to_ne_bytes());
     }
 
-    /// Ends the thread once it has handled all requests.
+    /// Ends the thread after it has handled all requests.
     pub(super) fn end(self) {
         self.requests.lock().expect(LOCK).is_over = true;
         let _ = write(&*self.bell, &1u64.to_ne_bytes());

@@ -1,9 +1,10 @@
-//! The agent of a host: starts the workers that the driver names, passes their output on, says how
-//! they ended, and lets none of their processes outlive the job.
+//! The agent of a host: starts the workers that the driver asks for, forwards their output, reports
+//! how they ended, and makes sure that none of their processes outlives the job.
 //!
-//! It decides nothing: when to signal and when to end is the driver's business. Only when the driver
-//! goes away, or this process is told to stop, it ends the workers by itself: a request first, a kill
-//! [`GRACE`] later. A driver whose workers can leave in order has it wait with that for a while.
+//! The driver makes all decisions, such as when to signal and when to end. The agent ends the
+//! workers on its own only when the driver goes away or this process is asked to stop: SIGTERM
+//! first, SIGKILL [`GRACE`] later. If the workers can leave cleanly, the driver makes the agent
+//! wait before that.
 
 mod condition;
 mod examine;
@@ -44,42 +45,44 @@ use crate::lifeline;
 use crate::supervise::memory::out_of_memory_kills;
 use crate::supervise::{self, Scope};
 
-/// How long workers have to end by themselves when the driver has gone.
+/// How long workers have to exit on their own once the driver is gone.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-/// How long processes that workers left behind have to end by themselves.
+/// How long processes that workers left behind have to exit on their own.
 const LEFTOVER_GRACE: Duration = Duration::from_millis(500);
 
-/// News that may wait for the driver. More than the window of output lets through, so that a driver
-/// that stands still does not hold up the agent itself.
+/// Messages that may be queued for the driver. More than the output window lets through, so a
+/// stalled driver does not block the agent itself.
 const NEWS: usize = 16 << 10;
 
-/// How often a wait for the end of processes looks again.
+/// How often to check whether processes have ended.
 const POLL: Duration = Duration::from_millis(20);
 
-/// How long the last output may take if a process that cannot be killed may still hold a pipe.
+/// How long to wait for the last output when a process that cannot be killed may still hold a pipe.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// The number of the signal that asks a process to end.
+/// SIGTERM.
 const TERMINATE: u8 = 15;
 
-/// Does an agent's work as a process of its own, if the guardian that started it still lives.
+/// Runs an agent's work in this process, if the guardian that started it is still alive.
 fn live<T>(parent: &OsStr, work: impl Future<Output = T>) -> Option<T> {
     let _ = set_child_subreaper(Some(getpid()));
-    // Should the guardian die, nobody would be left to clear up after this agent: it ends in order.
+    // Without the guardian nothing would clean up after this agent, so it shuts down when the
+    // guardian dies.
     if !supervise::end_with(parent, Signal::TERM) {
         return None;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime =
-        runtime.inspect_err(|error| tracing::error!(%error, "the agent has no event loop")).ok()?;
+    let runtime = runtime
+        .inspect_err(|error| tracing::error!(%error, "cannot start the agent's event loop"))
+        .ok()?;
     let result = runtime.block_on(work);
-    // Standard input is read by a thread that only its end would stop.
+    // The thread that reads standard input stops only at end of file.
     runtime.shutdown_background();
     Some(result)
 }
 
-/// The agent as a process of its own: its pipe is standard input and output.
+/// Runs the agent as a separate process; its pipe is standard input and output.
 pub fn main(program: &Path, mark: &OsStr, parent: &OsStr) -> u8 {
     let mark = mark.to_string_lossy().into_owned();
     let pipe = (tokio::io::stdin(), tokio::io::stdout());
@@ -93,7 +96,8 @@ pub fn main(program: &Path, mark: &OsStr, parent: &OsStr) -> u8 {
     }
 }
 
-/// Serves one driver over a pipe until it says `End` or goes away, or this process is told to stop.
+/// Serves one driver over a pipe until it sends `End` or goes away, or this process is asked to
+/// stop.
 pub async fn run<R, W>(pipe: (R, W), program: PathBuf, mark: String) -> io::Result<AgentExit>
 where
     R: AsyncRead + Unpin + Send + 'static,
@@ -122,8 +126,8 @@ where
         leaves_at: None,
     };
     let mut children = signal(SignalKind::child())?;
-    // A guardian that was told to stop passes that on so; that the whole group of processes may have
-    // been told as well does not count twice.
+    // A guardian that is asked to stop passes the request on as SIGUSR1. If the whole process group
+    // was signalled too, the second signal is ignored.
     let mut leave = signal(SignalKind::user_defined1())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -132,14 +136,14 @@ where
         tokio::select! {
             command = commands.recv() => match command {
                 Some(DriverToAgent::End) => break AgentExit::Dismissed,
-                Some(command) => agent.obey(command).await,
+                Some(command) => agent.execute(command).await,
                 None => break AgentExit::Abandoned,
             },
-            // What an examination runs is awaited by itself.
+            // An examination waits for its own child processes.
             _ = children.recv(), if agent.examination.is_empty() => agent.reap().await,
             Some(_) = agent.examination.join_next() => {}
             Some(Ok(error)) = agent.lifeline.join_next() => {
-                tracing::warn!(%error, "the launcher's host does not answer any more");
+                tracing::warn!(%error, "the launcher's host has stopped responding");
                 break AgentExit::Abandoned;
             }
             _ = terminate.recv() => if !agent.lingers().await { break AgentExit::Stopped },
@@ -162,11 +166,11 @@ where
 /// Why an agent ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentExit {
-    /// The driver said so, and listens to the last news.
+    /// The driver dismissed it, and still reads its last messages.
     Dismissed,
-    /// The driver has gone.
+    /// The driver is gone.
     Abandoned,
-    /// Somebody told this process to stop.
+    /// This process was asked to stop.
     Stopped,
 }
 
@@ -174,35 +178,35 @@ struct AgentProcess {
     program: PathBuf,
     mark: String,
     news: mpsc::Sender<AgentToDriver>,
-    /// How much output may still be sent before the driver has printed what it has.
+    /// How much output may still be sent before the driver prints what it has.
     window: Arc<Semaphore>,
     running: BTreeMap<Worker, Pid>,
     terminals: BTreeMap<Worker, OwnedFd>,
     streams: JoinSet<()>,
     stdin: Option<mpsc::Sender<Vec<u8>>>,
-    /// How often the kernel had killed for lack of memory before.
+    /// The kernel's count of out-of-memory kills when this agent started.
     memory_kills: u64,
-    /// Whether every worker that has ended did so with code 0.
+    /// Whether every worker that has ended exited with code 0.
     all_well: bool,
     path_check: PathCheckServer,
-    /// The connection that shows whether the launcher's host is still there.
+    /// The connection that shows whether the launcher's host is still up.
     lifeline: JoinSet<io::Error>,
-    /// Finds out how the host is, if somebody wants to know.
+    /// Collects facts about the host, when the driver asks for them.
     examination: JoinSet<()>,
     guardian: Option<Pid>,
-    /// How long to go on when somebody tells this process to stop.
+    /// How long to keep running once this process is asked to stop.
     linger: Option<Duration>,
-    /// When it stops because somebody has.
+    /// When it stops after such a request.
     leaves_at: Option<Instant>,
 }
 
 impl AgentProcess {
-    async fn tell(&self, message: AgentToDriver) {
-        // If the driver has gone, the closed pipe ends the agent; there is nobody left to tell.
+    async fn send(&self, message: AgentToDriver) {
+        // If the driver is gone, the closed pipe ends the agent.
         let _ = self.news.send(message).await;
     }
 
-    async fn obey(&mut self, command: DriverToAgent) {
+    async fn execute(&mut self, command: DriverToAgent) {
         match command {
             DriverToAgent::Start { workers } => {
                 self.path_check.end();
@@ -213,8 +217,8 @@ impl AgentProcess {
             DriverToAgent::Signal { signal } => match Signal::from_named_raw(signal) {
                 Some(signal) => self.signal_workers(signal),
                 None => {
-                    let reason = format!("there is no signal {signal}");
-                    self.tell(AgentToDriver::Problem { reason }).await;
+                    let reason = format!("no such signal: {signal}");
+                    self.send(AgentToDriver::Problem { reason }).await;
                 }
             },
             DriverToAgent::SignalOne { worker, signal } => {
@@ -227,7 +231,7 @@ impl AgentProcess {
             DriverToAgent::Stdin { bytes } => {
                 let passed = self.stdin.as_ref().is_some_and(|stdin| stdin.try_send(bytes).is_ok());
                 if !passed {
-                    self.tell(AgentToDriver::StdinTaken).await;
+                    self.send(AgentToDriver::StdinTaken).await;
                 }
             }
             DriverToAgent::StdinEnd => self.stdin = None,
@@ -235,7 +239,7 @@ impl AgentProcess {
             DriverToAgent::End => {}
             DriverToAgent::Listen { key, host, interfaces, ports } => {
                 let listening = self.path_check.listen((key, host), &interfaces, ports).await;
-                self.tell(listening).await;
+                self.send(listening).await;
             }
             DriverToAgent::Dial { targets, limit_millis } => {
                 let limit = Duration::from_millis(limit_millis.into());
@@ -254,7 +258,7 @@ impl AgentProcess {
                 let workers =
                     workers.filter_map(|worker| Some((worker, *self.running.get(&worker)?)));
                 let found = condition::of(&workers.collect::<Vec<_>>());
-                self.tell(AgentToDriver::Looked { found }).await;
+                self.send(AgentToDriver::Looked { found }).await;
             }
             DriverToAgent::Resize { worker, size } => {
                 if let Some(terminal) = self.terminals.get(&worker)
@@ -265,7 +269,7 @@ impl AgentProcess {
                 }
             }
             DriverToAgent::AskTime => {
-                self.tell(AgentToDriver::Time { unix_micros: unix_micros() }).await;
+                self.send(AgentToDriver::Time { unix_micros: unix_micros() }).await;
             }
             DriverToAgent::Examine => {
                 let (program, news) = (self.program.clone(), self.news.clone());
@@ -288,7 +292,7 @@ impl AgentProcess {
                 self.running.insert(worker, started.pid);
                 self.terminals.extend(started.terminal.map(|terminal| (worker, terminal)));
                 let pid = started.pid.as_raw_nonzero().get().unsigned_abs();
-                self.tell(AgentToDriver::Started { worker, pid }).await;
+                self.send(AgentToDriver::Started { worker, pid }).await;
                 for (stream, end) in started.outputs {
                     let (news, window) = (self.news.clone(), self.window.clone());
                     self.streams.spawn(pipe::forward(worker, stream, end, news, window));
@@ -296,22 +300,23 @@ impl AgentProcess {
                 if let Some(end) = started.stdin {
                     let (pieces, incoming) = mpsc::channel(1);
                     self.stdin = Some(pieces);
-                    // It may wait for a worker that never reads; the end of the pipe ends it.
+                    // It may wait for a worker that never reads; closing the pipe ends it.
                     tokio::spawn(pipe::feed(end, incoming, self.news.clone().downgrade()));
                 }
             }
-            Err(exit) => self.tell(AgentToDriver::Exited { worker, exit }).await,
+            Err(exit) => self.send(AgentToDriver::Exited { worker, exit }).await,
         }
     }
 
-    /// Somebody tells this process to stop: gives whether it goes on for a while, so that the workers can
-    /// leave in order. Not twice, and not without a guardian, whose death is told in the same way.
+    /// Called when this process is asked to stop: returns whether it keeps running for a while, so
+    /// that the workers can leave cleanly. It does so only once, and only if its guardian is alive,
+    /// because the guardian's death arrives as the same signal.
     async fn lingers(&mut self) -> bool {
         let Some(limit) = self.linger.take().filter(|_| getppid() == self.guardian) else {
             return false;
         };
         self.leaves_at = Some(Instant::now() + limit);
-        self.tell(AgentToDriver::Leaving).await;
+        self.send(AgentToDriver::Leaving).await;
         true
     }
 
@@ -319,14 +324,14 @@ impl AgentProcess {
         self.running.values().for_each(|pid| signal_worker(*pid, signal));
     }
 
-    /// Reports workers that have ended, were stopped or go on, and buries orphans that fell to this
-    /// process.
+    /// Reports workers that have exited, stopped or continued, and reaps orphans that this process
+    /// inherited.
     async fn reap(&mut self) {
         let running: Vec<_> = self.running.iter().map(|(worker, pid)| (*worker, *pid)).collect();
         for (worker, pid) in &running {
             self.notice_stop(*worker, *pid).await;
-            let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-            let Ok(Some(status)) = waitid(WaitId::Pid(*pid), look) else { continue };
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+            let Ok(Some(status)) = waitid(WaitId::Pid(*pid), options) else { continue };
             let exit = self.exit(status.exit_status(), status.terminating_signal());
             self.ended(*worker, *pid, exit).await;
         }
@@ -339,19 +344,19 @@ impl AgentProcess {
     }
 
     async fn notice_stop(&self, worker: Worker, pid: Pid) {
-        let look = WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
-        let Ok(Some(status)) = waitid(WaitId::Pid(pid), look) else { return };
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
+        let Ok(Some(status)) = waitid(WaitId::Pid(pid), options) else { return };
         let message = match status.stopped() {
             true => AgentToDriver::Stopped { worker },
             false => AgentToDriver::Continued { worker },
         };
-        self.tell(message).await;
+        self.send(message).await;
     }
 
     async fn ended(&mut self, worker: Worker, pid: Pid, exit: Exit) {
-        // While it is not buried its number is its own, so the group is surely the worker's. What a
-        // failed worker left running only holds the others up; a helper of one that finished well may
-        // still be at work until the job ends.
+        // Until the worker is reaped its process ID cannot be reused, so the group is certainly the
+        // worker's. What a failed worker left running only delays the others; a helper process of a
+        // worker that succeeded may keep working until the job ends.
         if !exit.is_success() {
             self.all_well = false;
             let _ = kill_process_group(pid, Signal::KILL);
@@ -359,7 +364,7 @@ impl AgentProcess {
         let _ = waitpid(Some(pid), WaitOptions::NOHANG);
         self.terminals.remove(&worker);
         if self.running.remove(&worker).is_some() {
-            self.tell(AgentToDriver::Exited { worker, exit }).await;
+            self.send(AgentToDriver::Exited { worker, exit }).await;
         }
     }
 
@@ -368,11 +373,13 @@ impl AgentProcess {
             (Some(code), _) => Exit::Code(code),
             (None, Some(9)) if out_of_memory_kills() != self.memory_kills => Exit::OutOfMemory,
             (None, Some(signal)) => Exit::Signal(signal),
-            (None, None) => Exit::Unknown { reason: "the system did not say how it ended".into() },
+            (None, None) => {
+                Exit::Unknown { reason: "the system did not report how it ended".into() }
+            }
         }
     }
 
-    /// Ends what is left, passes the last output on, and reports the last exits.
+    /// Ends what is left, forwards the last output, and reports the last exits.
     async fn clear_up(
         &mut self,
         agent_exit: AgentExit,
@@ -382,7 +389,7 @@ impl AgentProcess {
         self.examination.shutdown().await;
         if agent_exit != AgentExit::Dismissed {
             self.all_well = false;
-            // Nothing may wait any more for a driver that does not read.
+            // Nothing may wait for a driver that no longer reads.
             self.news = mpsc::channel(1).0;
             self.streams.abort_all();
             supervise::signal_all(&self.mark, Scope::Family, Signal::TERM);
@@ -390,7 +397,8 @@ impl AgentProcess {
         }
         self.signal_workers(Signal::KILL);
         self.reap_for(LEFTOVER_GRACE).await;
-        // What workers that finished well left behind is asked first; after a failure time is short.
+        // Processes left behind by workers that succeeded get SIGTERM first; after a failure there
+        // is no time for that.
         if self.all_well && supervise::signal_all(&self.mark, Scope::Family, Signal::TERM) > 0 {
             let _ = timeout(LEFTOVER_GRACE, async {
                 while supervise::any_left(&self.mark, Scope::Family) {
@@ -403,7 +411,8 @@ impl AgentProcess {
         let all_gone = supervise::sweep(&self.mark, Scope::Family);
         self.reap().await;
         match agent_exit {
-            // With the last writer gone every pipe has an end, however slow the screen is.
+            // With the last writer gone, every pipe reaches end of file, however slow the terminal
+            // is.
             AgentExit::Dismissed if all_gone => self.drain(commands).await,
             AgentExit::Dismissed => {
                 tracing::warn!("some processes of the job cannot be killed");
@@ -431,7 +440,7 @@ impl AgentProcess {
             tokio::select! {
                 stream = self.streams.join_next() => if stream.is_none() { return },
                 command = commands.recv() => match command {
-                    Some(command) => self.obey(command).await,
+                    Some(command) => self.execute(command).await,
                     None => return,
                 },
             }
@@ -440,7 +449,7 @@ impl AgentProcess {
 }
 
 fn signal_worker(pid: Pid, signal: Signal) {
-    // A worker that was only just started may not have its group yet.
+    // A worker that has just been started may not have its own group yet.
     if kill_process_group(pid, signal).is_err() {
         let _ = kill_process(pid, signal);
     }

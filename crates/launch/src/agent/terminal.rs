@@ -1,7 +1,7 @@
-//! A worker's pseudo-terminal: what it writes there leaves unchanged, and nothing is echoed.
+//! A worker's pseudo-terminal, in raw mode: output is unchanged, and nothing is echoed.
 //!
-//! It is not the controlling terminal of the worker, whose session has none. So the kernel tells nobody
-//! of a new size; the agent sends that signal itself.
+//! It is not the worker's controlling terminal: the worker's session has none. So the kernel does
+//! not send SIGWINCH for a new size; the agent sends it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{OptionalActions, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
 
-/// Both ends: the agent's, which does not wait, and the worker's.
+/// Opens both ends: the agent's, which is non-blocking, and the worker's.
 pub(super) fn open_pair(size: WindowSize) -> io::Result<(OwnedFd, OwnedFd)> {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     grantpt(&ours)?;
@@ -26,7 +26,7 @@ pub(super) fn open_pair(size: WindowSize) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
-/// Gives a terminal another size.
+/// Sets a terminal's size.
 pub(super) fn resize(
     terminal: impl AsFd,
     WindowSize { rows, columns }: WindowSize,
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_pass_unchanged_and_the_end_is_an_error_behind_them() {
+    fn bytes_pass_unchanged_and_are_followed_by_an_error_at_the_end() {
         let (ours, theirs) = open_pair(WindowSize { rows: 30, columns: 111 }).unwrap();
         assert!(isatty(&theirs));
         let size = tcgetwinsize(&theirs).unwrap();
@@ -56,9 +56,9 @@ mod tests {
         let text = b"a\nb\r\n\ttab\x03\x04\xff\r";
         theirs.write_all(text).unwrap();
         drop(theirs);
-        let mut heard = Vec::new();
-        let error = ours.read_to_end(&mut heard).unwrap_err();
+        let mut received = Vec::new();
+        let error = ours.read_to_end(&mut received).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
-        assert_eq!(heard, text);
+        assert_eq!(received, text);
     }
 }

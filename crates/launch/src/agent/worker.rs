@@ -1,4 +1,4 @@
-//! Starting one worker.
+//! Starts one worker.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -16,7 +16,7 @@ use tokio::net::unix::pipe;
 use super::terminal;
 use crate::hidden;
 
-/// A worker that runs, and the agent's ends of its pipes.
+/// A running worker, and the agent's ends of its pipes.
 pub(super) struct RunningWorker {
     pub(super) pid: Pid,
     pub(super) outputs: Vec<(OutputStream, pipe::Receiver)>,
@@ -24,7 +24,7 @@ pub(super) struct RunningWorker {
     pub(super) terminal: Option<OwnedFd>,
 }
 
-/// Starts a worker through the shim; how it "ended" if it could not be started.
+/// Starts a worker through the shim. If that fails, the error is the exit to report for it.
 pub(super) fn start(program: &Path, spec: WorkerSpec) -> Result<RunningWorker, Exit> {
     let cwd = PathBuf::from(OsString::from_vec(spec.cwd));
     let argv: Vec<OsString> = spec.argv.into_iter().map(OsString::from_vec).collect();
@@ -54,7 +54,8 @@ pub(super) fn start(program: &Path, spec: WorkerSpec) -> Result<RunningWorker, E
     let system = |error: io::Error| not_started(StartFailure::System, error.to_string());
     let terminal = spec.terminal.and_then(|terminal| attach(&mut command, terminal));
     let mut worker = spawn(&mut command).map_err(system)?;
-    // A descriptor that this process kept would be one more writer: the output would never end.
+    // If this process kept the descriptor, it would count as a writer and the output would never
+    // end.
     drop(command);
     if let Some(terminal) = terminal {
         let readable = terminal.try_clone().and_then(pipe::Receiver::from_owned_fd_unchecked);
@@ -64,7 +65,8 @@ pub(super) fn start(program: &Path, spec: WorkerSpec) -> Result<RunningWorker, E
     Ok(worker)
 }
 
-/// Gives a worker its terminal; the agent's end of it. Where the host has none left, pipes must do.
+/// Gives a worker its terminal and returns the agent's end. If the host has none left, the worker
+/// keeps its pipes.
 fn attach(command: &mut Command, Terminal { size, stderr }: Terminal) -> Option<OwnedFd> {
     let pair = terminal::open_pair(size).and_then(|(ours, theirs)| {
         let other = stderr.then(|| theirs.try_clone()).transpose()?;
@@ -79,7 +81,7 @@ fn attach(command: &mut Command, Terminal { size, stderr }: Terminal) -> Option<
             Some(ours)
         }
         Err(error) => {
-            tracing::warn!(%error, "a worker has no terminal");
+            tracing::warn!(%error, "cannot open a terminal for a worker; it gets pipes");
             None
         }
     }
@@ -89,7 +91,7 @@ fn not_started(obstacle: StartFailure, reason: impl Into<String>) -> Exit {
     Exit::NotStarted { obstacle, reason: reason.into() }
 }
 
-/// A variable of this host.
+/// A variable from this host's environment.
 fn own(name: Vec<u8>) -> Option<(OsString, OsString)> {
     let name = OsString::from_vec(name);
     let value = std::env::var_os(&name)?;
@@ -111,7 +113,7 @@ fn spawn(command: &mut Command) -> io::Result<RunningWorker> {
     })
 }
 
-/// Looks a command up as `execvp` would, to say in words what is wrong with it.
+/// Looks a command up like `execvp`, to explain what is wrong with it.
 fn check(command: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Result<(), Exit> {
     let name = command.display();
     if command.is_empty() {
@@ -123,7 +125,7 @@ fn check(command: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Result<(), Exit> 
         let path = path.unwrap_or(OsStr::new("/bin:/usr/bin"));
         std::env::split_paths(path).map(|folder| cwd.join(folder).join(command)).collect()
     };
-    // What may not be looked at may be there.
+    // A file that we are not allowed to look at may exist.
     let present = |path: &&PathBuf| !matches!(path.try_exists(), Ok(false));
     let present: Vec<&PathBuf> = candidates.iter().filter(present).collect();
     let runs = |path: &&&PathBuf| path.is_file() && access(path.as_path(), Access::EXEC_OK).is_ok();
@@ -144,7 +146,7 @@ fn check(command: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Result<(), Exit> 
     Err(not_started(obstacle, reason))
 }
 
-/// The interpreter that a script names in its first line, if it is not there.
+/// The interpreter that a script names in its first line, if it does not exist.
 fn missing_interpreter(script: &Path) -> Option<String> {
     let mut start = [0; 256];
     let length = std::fs::File::open(script).and_then(|mut file| file.read(&mut start)).ok()?;
@@ -154,11 +156,11 @@ fn missing_interpreter(script: &Path) -> Option<String> {
     matches!(Path::new(interpreter).try_exists(), Ok(false)).then(|| interpreter.to_owned())
 }
 
-/// What is wrong with a directory to run in, if anything is.
+/// What is wrong with a working directory, if anything.
 fn unusable(cwd: &Path) -> Option<String> {
     match cwd.metadata() {
         Ok(about) if !about.is_dir() => Some("is a file".into()),
-        Ok(_) => access(cwd, Access::EXEC_OK).err().map(|_| "may not be entered".into()),
+        Ok(_) => access(cwd, Access::EXEC_OK).err().map(|_| "cannot be entered".into()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Some("does not exist".into()),
         Err(error) => Some(format!("cannot be entered: {error}")),
     }
@@ -194,13 +196,14 @@ mod tests {
         assert_eq!(code("./nothing", here), 127);
         assert_eq!(code("", here), 127);
         assert_eq!(code("/", here), 126);
-        // The superuser may execute nothing without an executable bit either.
+        // Not even the superuser may execute a file without an executable bit.
         assert_eq!(code("text", here), 126);
     }
 
     #[test]
-    fn what_may_not_be_seen_is_not_called_missing() {
-        // A name that is too long cannot be looked up, whoever asks: as if rights were missing.
+    fn an_inaccessible_command_is_not_reported_as_missing() {
+        // A name that is too long cannot be looked up by any user, just like a path without
+        // permission.
         let long = "x".repeat(300);
         let Err(exit) = check(format!("./{long}").as_ref(), None, Path::new("/tmp")) else {
             panic!("it was found")

@@ -1,5 +1,5 @@
-//! `jsrun`, the launcher of LSF on IBM's clusters: hosts out of its variables, a file that says which
-//! rank has which cores, and the command line.
+//! `jsrun`, the launcher of LSF on IBM's clusters: hosts from LSF's variables, a file that assigns
+//! cores to ranks, and the command line.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -12,12 +12,12 @@ use crate::hosts::{Host, Slot};
 pub struct Node {
     /// Name, as the user wrote it.
     pub name: String,
-    /// How many cores are ours there.
+    /// How many cores the job has there.
     pub cores: u32,
 }
 
-/// The hosts of an allocation, by LSF's variables; none if there is no allocation. The first of several
-/// is where the batch script runs, and takes no rank.
+/// The hosts of an allocation, from LSF's variables; `None` if there is no allocation. The first of
+/// several hosts, if it has one core, runs the batch script and gets no rank.
 pub fn allocation(look_up: impl Fn(&str) -> Option<String>) -> Option<Vec<Node>> {
     look_up("LSB_JOBID")?;
     let text = look_up("LSB_MCPU_HOSTS")?;
@@ -57,7 +57,7 @@ pub fn resources(slots: &[Slot], nodes: &[Node]) -> String {
     text + "\n"
 }
 
-/// What to run; `resources` is where that file lies.
+/// The command to run; `resources` is the path of the file that assigns cores to ranks.
 pub fn line(order: &DelegatedJob, resources: &Path) -> LauncherCommand {
     let mut arguments: Vec<OsString> = match &order.binding {
         Some(binding) => binding.clone(),
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocations_hosts_are_those_that_take_ranks() {
+    fn the_host_of_the_batch_script_gets_no_ranks() {
         let node = |name: &str, cores| Node { name: name.into(), cores };
         let two = vec![node("h1", 42), node("h2", 42)];
         assert_eq!(nodes("batch 1 h1 42 h2 42"), Some(two));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_names_that_file() {
+    fn the_command_line_names_the_resource_file() {
         let order = DelegatedJob {
             command: vec!["python".into(), "x.py".into()],
             output_filename: Some("/logs".into()),

@@ -1,10 +1,10 @@
-//! Handing a whole job over to somebody else's launcher: `horovodrun --mpi` and `--jsrun`.
+//! Hands a whole job over to another launcher: `horovodrun --mpi` and `--jsrun`.
 //!
-//! What the user asked of `horovodrun` becomes the other launcher's command line, which then takes the
-//! place of this process: its output, its signals and its exit code are the job's. For `horovod.run` it
-//! is a child instead (`driver::delegated`). The ranks find each other by its variables, as under a bare
-//! `mpirun`. Building the command line is pure, so that every
-//! flavour of `mpirun` is tested without having it.
+//! The options of `horovodrun` become the other launcher's command line. That launcher then
+//! replaces this process: its output, its signals and its exit code are the job's. For
+//! `horovod.run` it is a child instead (`driver::delegated`). The ranks find each other through its
+//! variables, as under a bare `mpirun`. Building the command line is pure, so every flavor of
+//! `mpirun` is tested without installing it.
 
 pub mod jsrun;
 pub mod mpirun;
@@ -20,10 +20,10 @@ use ronde_control::settings::{CONTRACT, NCCL_IB_DISABLE};
 use crate::hosts::Host;
 use crate::reach::ssh;
 
-/// What is asked of the other launcher.
+/// What the other launcher should run.
 #[derive(Clone, Debug, Default)]
 pub struct DelegatedJob {
-    /// How many ranks.
+    /// Number of ranks.
     pub count: u32,
     /// The hosts and their slots.
     pub hosts: Vec<Host>,
@@ -31,21 +31,22 @@ pub struct DelegatedJob {
     pub command: Vec<OsString>,
     /// The environment of the ranks.
     pub env: Vec<(OsString, OsString)>,
-    /// Further variables that reach the ranks; whoever runs the line gives them their values.
+    /// Further variables to pass to the ranks; the caller sets their values when it runs the
+    /// command.
     pub passed_on: Vec<&'static str>,
     /// The interfaces that may be used; all if empty.
     pub interfaces: Vec<String>,
-    /// How to reach hosts by ssh.
+    /// How to reach hosts over ssh.
     pub ssh: ssh::SshOptions,
     /// Where the ranks' output is written besides the screen.
     pub output_filename: Option<PathBuf>,
     /// Whether each line of output carries the time.
     pub timestamps: bool,
-    /// Arguments that the launcher gets as they are.
+    /// Arguments passed to the launcher unchanged.
     pub extra: Vec<OsString>,
-    /// Arguments about cores instead of ours.
+    /// Arguments for binding to cores, instead of the default ones.
     pub binding: Option<Vec<OsString>>,
-    /// Whether to stay off fast networks.
+    /// Whether to use TCP only, and no fast networks.
     pub tcp: bool,
 }
 
@@ -61,15 +62,15 @@ pub struct LauncherCommand {
 }
 
 impl LauncherCommand {
-    /// The line as one would type it.
+    /// The command line as one would type it.
     pub fn to_text(&self) -> String {
         let words = std::iter::once(&self.program).chain(&self.arguments);
         let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
         let line = shlex::try_join(words.iter().map(AsRef::as_ref));
-        line.expect("no word of a command has a NUL")
+        line.expect("no word of a command contains a NUL")
     }
 
-    /// Becomes that launcher; comes back only if it cannot be started.
+    /// Replaces this process with the launcher; returns only if it cannot be started.
     pub fn exec(&self) -> io::Error {
         Command::new(&self.program)
             .args(&self.arguments)
@@ -79,8 +80,8 @@ impl LauncherCommand {
     }
 }
 
-/// The environment that goes to the ranks: all but what belongs to this shell, this host, or another
-/// launcher of ours, in whose job this one may be running.
+/// The environment passed to the ranks: everything except what belongs to this shell, to this host,
+/// or to an outer job in which this launcher may be running.
 fn exported(order: &DelegatedJob) -> Vec<(OsString, OsString)> {
     let mut all: Vec<(OsString, OsString)> =
         order.env.iter().filter(|(name, _)| is_for_ranks(name)).cloned().collect();
@@ -102,7 +103,7 @@ fn exported(order: &DelegatedJob) -> Vec<(OsString, OsString)> {
     all
 }
 
-/// Whether a variable of this process goes to the ranks.
+/// Whether a variable of this process is passed to the ranks.
 pub fn is_for_ranks(name: &OsStr) -> bool {
     let Some(name) = name.to_str() else { return false };
     let ours = CONTRACT.iter().any(|setting| setting.name == name);
@@ -118,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_get_the_users_environment_and_nothing_of_this_shell_or_of_an_outer_job() {
+    fn ranks_get_the_users_environment_without_this_shells_or_an_outer_jobs_variables() {
         let env = [
             ("HOME", "/h"),
             ("OLDPWD", "/"),
@@ -136,7 +137,7 @@ mod tests {
             interfaces: vec!["eth1".into()],
             ..DelegatedJob::default()
         };
-        let told: Vec<String> = exported(&order)
+        let passed: Vec<String> = exported(&order)
             .iter()
             .map(|(name, value)| format!("{}={}", name.display(), value.display()))
             .collect();
@@ -147,6 +148,6 @@ mod tests {
             "NCCL_SOCKET_IFNAME=eth1",
             "PYTHONUNBUFFERED=1",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(passed, expected);
     }
 }

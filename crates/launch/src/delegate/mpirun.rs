@@ -1,4 +1,4 @@
-//! The command lines of the launchers of MPI, each in its own dialect.
+//! Command lines for the `mpirun` of each MPI implementation.
 
 use std::ffi::{OsStr, OsString};
 
@@ -6,24 +6,24 @@ use super::{DelegatedJob, LauncherCommand, exported};
 use crate::hosts::Host;
 use crate::reach::HostProblem;
 
-/// From how many hosts on Open MPI starts its daemons all at once instead of along a tree.
+/// With at least this many hosts, Open MPI starts its daemons all at once instead of along a tree.
 const MANY_HOSTS: usize = 64;
 
-/// Whose `mpirun` it is.
+/// The MPI implementation that an `mpirun` belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
     /// Open MPI.
     OpenMpi,
-    /// IBM Spectrum MPI, made from Open MPI.
+    /// IBM Spectrum MPI, based on Open MPI.
     Spectrum,
-    /// MPICH, MVAPICH and whatever else uses Hydra.
+    /// MPICH, MVAPICH and others that use Hydra.
     Mpich,
-    /// Intel MPI, which uses it, too.
+    /// Intel MPI, which also uses Hydra.
     Intel,
 }
 
 impl Flavour {
-    /// Whose it is, by what `mpirun --version` says.
+    /// Detects the implementation from the output of `mpirun --version`.
     pub fn of(version: &str) -> Option<Flavour> {
         let says = |word: &str| version.contains(word);
         match () {
@@ -36,7 +36,7 @@ impl Flavour {
     }
 }
 
-/// What to run; what to do if these hosts cannot be reached so.
+/// The command to run, or what to do if it cannot reach these hosts.
 pub fn line(order: &DelegatedJob, flavour: Flavour) -> Result<LauncherCommand, HostProblem> {
     one_user(order)?;
     let mut env = exported(order);
@@ -51,7 +51,7 @@ pub fn line(order: &DelegatedJob, flavour: Flavour) -> Result<LauncherCommand, H
     Ok(LauncherCommand { program: "mpirun".into(), arguments: arguments.0, env })
 }
 
-/// Arguments that are collected word by word.
+/// A list of arguments.
 #[derive(Default)]
 struct ArgumentList(Vec<OsString>);
 
@@ -95,9 +95,9 @@ fn open_mpi(order: &DelegatedJob, flavour: Flavour, env: &[(OsString, OsString)]
     if let Some(path) = &order.output_filename {
         words.add([OsString::from("--output-filename"), path.into()]);
     }
-    // Names only: what a variable holds is nobody's business who lists the processes.
+    // Names only: anyone who lists processes could read the values.
     for (name, _) in env {
-        // What mpirun has set or reads itself it passes on by itself.
+        // `mpirun` itself passes on the variables that it sets or reads.
         let text = name.to_string_lossy();
         if !["OMPI_", "PMIX_", "PRTE_"].iter().any(|start| text.starts_with(start)) {
             words.add(["-x".as_ref(), name.as_os_str()]);
@@ -118,13 +118,13 @@ fn hydra(order: &DelegatedJob, flavour: Flavour) -> Result<ArgumentList, HostPro
                      slots and `{}` offers {}",
                     first.name, first.slots, other.name, other.slots
                 ),
-                "give every host as many slots, or use Open MPI's `mpirun`",
+                "give every host the same number of slots, or use Open MPI's `mpirun`",
             ));
         }
         let names: Vec<&str> = order.hosts.iter().map(|host| host.name.as_str()).collect();
         words.add(["-ppn".to_owned(), first.slots.to_string(), "-hosts".into(), names.join(",")]);
     }
-    // MPICH takes the same by a variable.
+    // MPICH takes the same arguments in a variable.
     if let (Flavour::Intel, Some(ssh)) = (flavour, ssh(order)) {
         words.add(["-bootstrap=ssh".into(), "-bootstrap-exec-args".into(), ssh]);
     }
@@ -147,7 +147,7 @@ fn remote(order: &DelegatedJob) -> impl Iterator<Item = &Host> {
     order.hosts.iter().filter(|host| host.name != "localhost")
 }
 
-/// Refuses hosts that one user cannot log in to.
+/// Rejects hosts that need different users.
 fn one_user(order: &DelegatedJob) -> Result<(), HostProblem> {
     let Some(first) = remote(order).next() else { return Ok(()) };
     let Some(other) = remote(order).find(|host| host.user != first.user) else { return Ok(()) };
@@ -157,11 +157,11 @@ fn one_user(order: &DelegatedJob) -> Result<(), HostProblem> {
             "`mpirun` logs in to all hosts as one user, but `{first}` and `{other}` are given \
              different ones"
         ),
-        "name the users in `~/.ssh/config`, or leave `--mpi` out",
+        "set the users in `~/.ssh/config`, or leave `--mpi` out",
     ))
 }
 
-/// What ssh is told, if it is used: never to ask anybody anything, above all.
+/// The options for ssh, if it is used: above all, never to prompt.
 fn ssh(order: &DelegatedJob) -> Option<OsString> {
     let first = remote(order).next()?;
     let mut words = ArgumentList::default();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flavour_is_known_by_its_version() {
+    fn the_flavor_is_detected_from_the_version() {
         for (version, expected) in [
             ("mpirun (Open MPI) 4.1.4\n", Some(Flavour::OpenMpi)),
             ("mpirun (OpenRTE) 4.0.0", Some(Flavour::OpenMpi)),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn open_mpi_is_told_hosts_and_the_names_of_variables() {
+    fn open_mpi_gets_hosts_and_the_names_of_variables() {
         assert_eq!(
             text(&order("localhost:4", "python 'my train.py'"), Flavour::OpenMpi),
             "mpirun --allow-run-as-root --tag-output -np 4 -H localhost:4 --bind-to none --map-by slot \
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wish_has_its_argument_in_open_mpi() {
+    fn every_option_has_its_argument_in_open_mpi() {
         let order = DelegatedJob {
             interfaces: vec!["eth0".into(), "eth1".into()],
             ssh: SshOptions {
@@ -243,16 +243,16 @@ mod tests {
              --oversubscribe x"
         );
         let many: Vec<String> = (0..64).map(|host| format!("h{host}:1")).collect();
-        let told = text(&self::order(&many.join(","), "x"), Flavour::OpenMpi);
+        let command_line = text(&self::order(&many.join(","), "x"), Flavour::OpenMpi);
         let tree = "--mca plm_rsh_no_tree_spawn true --mca plm_rsh_num_concurrent 64";
-        assert!(told.contains(tree), "{told}");
+        assert!(command_line.contains(tree), "{command_line}");
     }
 
     #[test]
-    fn the_user_of_the_hosts_is_who_ssh_logs_in_as() {
-        let told = text(&order("me@a:2,me@b:2", "x"), Flavour::OpenMpi);
-        assert!(told.contains("-H 'a:2,b:2'"), "{told}");
-        assert!(told.contains("StrictHostKeyChecking=accept-new -l me'"), "{told}");
+    fn ssh_logs_in_as_the_user_of_the_hosts() {
+        let command_line = text(&order("me@a:2,me@b:2", "x"), Flavour::OpenMpi);
+        assert!(command_line.contains("-H 'a:2,b:2'"), "{command_line}");
+        assert!(command_line.contains("StrictHostKeyChecking=accept-new -l me'"), "{command_line}");
         for hosts in ["me@a:2,you@b:2", "a:2,me@b:2"] {
             let error = line(&order(hosts, "x"), Flavour::OpenMpi).unwrap_err();
             assert!(error.reason.contains("as one user"), "{error:?}");
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn spectrum_binds_to_sockets_and_knows_tcp() {
+    fn spectrum_binds_to_sockets_and_has_a_tcp_option() {
         let order = DelegatedJob { tcp: true, ..order("localhost:4", "x") };
         assert_eq!(
             text(&order, Flavour::Spectrum),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn hydra_is_told_the_same_in_its_own_words() {
+    fn hydra_gets_the_same_options_in_its_own_syntax() {
         let order = DelegatedJob {
             interfaces: vec!["eth0".into()],
             ssh: SshOptions { port: Some(22), ..SshOptions::default() },

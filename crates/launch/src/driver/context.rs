@@ -1,5 +1,5 @@
-//! What the driver has around it: the socket of the rendezvous and the ways to those who
-//! came there, the screen, the input, and those who come for something else.
+//! What the driver works with: the rendezvous socket and the connections accepted on it, the
+//! screen, the input, and connections that come for something else.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -23,13 +23,13 @@ use crate::logs::{Lines, Stamp};
 use crate::private::PrivateFile;
 use crate::{LaunchError, machine};
 
-/// The surroundings of a driver.
+/// The driver's resources.
 pub(super) struct DriverContext {
     pub(super) key: JobKey,
-    /// Where hosts may try to reach the rendezvous.
+    /// The addresses at which hosts may try to reach the rendezvous.
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) outboxes: Outboxes,
-    /// Those who wait to hear how the job stands.
+    /// Pending requests for the job's status.
     pub(super) askers: Vec<Reply>,
     pub(super) lines: Lines,
     pub(super) stamp: Stamp,
@@ -38,7 +38,7 @@ pub(super) struct DriverContext {
     pub(super) viewer: Viewer,
     pub(super) side_connections: SideConnections,
     pub(super) event_bus: EventBus,
-    /// Watchers find the job while this is there.
+    /// Watchers can find the job as long as this file exists.
     _registration: Option<PrivateFile>,
     service: tokio::task::JoinHandle<()>,
 }
@@ -89,21 +89,21 @@ impl DriverContext {
         })
     }
 
-    /// Tells the user how to go on.
+    /// Prints a message for the user, and logs it.
     pub(super) fn tell(&self, text: &str) {
         let text = printable(text);
         tracing::info!("{text}");
         self.screen.show(ScreenItem::Note(format!("[ronde] {text}\n")));
     }
 
-    /// Something happened: whoever wants to know is told.
+    /// Records an event, and prints it if the user should see it.
     pub(super) fn happened(&mut self, what: JobEventKind) {
         if let Some(line) = self.event_bus.record(what) {
             self.tell(&line);
         }
     }
 
-    /// The job begins.
+    /// Records the start of the job.
     pub(super) fn started(&mut self, job: &Job) {
         let JobSpec { kind, start, min, max, .. } = job.job_spec;
         let word = |word: &OsString| word.to_string_lossy().into_owned();
@@ -117,8 +117,8 @@ impl DriverContext {
         });
     }
 
-    /// Shows what is left; gives what has still to be waited for, and the guests, who are served as long.
-    /// What `through` has written to its terminal was shown already.
+    /// Shows the remaining output; returns what must still be waited for, and the side connections,
+    /// which are served until then. What `through` wrote to its terminal has already been shown.
     pub(super) fn close(mut self, through: Option<Rank>) -> (Screen, EventBus, SideConnections) {
         self.service.abort();
         for (rank, stream, bytes) in self.lines.end_all(self.stamp.text()) {

@@ -1,14 +1,15 @@
 //! A job of `horovod.run` whose ranks another launcher starts: `horovod.run(use_mpi=True)`.
 //!
-//! 1. This process listens, with a key of its own, and has `mpirun` start the ranks. Where to call and
-//!    the key reach them in their environment, which `mpirun` passes on as it passes MPI's own.
-//! 2. Each rank fetches the function here and delivers what it returned. They meet over MPI, as under a
-//!    bare `mpirun`: this process holds no rendezvous for them.
-//! 3. What `mpirun` writes goes to the caller. Its exit code is the job's.
+//! 1. This process listens, with its own key, and has `mpirun` start the ranks. The address and the
+//!    key reach them in their environment, which `mpirun` passes on like MPI's own variables.
+//! 2. Each rank fetches the function from this process and delivers its result here. The ranks find
+//!    each other over MPI, as under a bare `mpirun`: this process is not their rendezvous.
+//! 3. The output of `mpirun` goes to the caller. Its exit code is the job's.
 //!
-//! `mpirun` ends its ranks when it is asked to end, so that is what happens when the caller or this
-//! process goes. It is also asked to when a rank has delivered an exception: MPICH's does not end by
-//! itself while ranks of other hosts wait in `MPI_Finalize` for one that has failed.
+//! `mpirun` ends its ranks when it is asked to end, so that is done when the caller or this process
+//! goes away. It is also asked to end when a rank has delivered an exception, because MPICH's
+//! `mpirun` does not end on its own while ranks on other hosts wait in `MPI_Finalize` for the
+//! failed one.
 
 use std::collections::HashMap;
 use std::os::unix::process::ExitStatusExt;
@@ -40,36 +41,36 @@ use crate::signals::Signals;
 use crate::supervise::{self, MARK, Scope};
 use crate::{LaunchError, hidden, machine, new_key};
 
-/// Bytes of output that the caller has not read yet.
+/// How many bytes of output the caller may have left unread.
 const WINDOW: usize = 1 << 20;
 
-/// The largest piece that is read at once.
+/// The most bytes read at once.
 const PIECE: usize = 64 << 10;
 
-/// How long the last output may take once the other launcher has ended.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long to wait for the last output once the other launcher has ended.
+const LAST_OUTPUT: Duration = Duration::from_secs(2);
 
 const TERMINATE: i32 = 15;
 const KILL: i32 = 9;
 
-/// What another launcher is to do for `horovod.run`.
+/// A job that another launcher runs for `horovod.run`.
 #[derive(Clone, Debug)]
 pub struct Delegated {
     /// The launcher's command line.
     pub line: LauncherCommand,
     /// The function that all ranks call.
     pub function: Arc<[u8]>,
-    /// How many ranks there are.
+    /// Number of ranks.
     pub ranks: usize,
-    /// How far it reaches.
+    /// Whether the job runs on this machine only or on several hosts.
     pub span: Span,
-    /// The interfaces by which they may call; all if there are none.
+    /// The network interfaces on which ranks may connect; all if empty.
     pub interfaces: Vec<String>,
-    /// This executable.
+    /// Path of this executable.
     pub program: PathBuf,
 }
 
-/// The variables that the launcher must pass on to the ranks; their values come when the job starts.
+/// The variables that the launcher must pass on to the ranks; they are set when the job starts.
 pub const PASSED_ON: [&str; 3] =
     [settings::RONDE_CALL_ADDRESSES.name, settings::RONDE_CALL_KEY.name, MARK];
 
@@ -118,7 +119,7 @@ struct DelegatedRun {
     screen: Arc<Screen>,
     side_connections: SideConnections,
     window: Arc<Semaphore>,
-    /// Whether what each rank delivers is an exception.
+    /// Whether each rank's result is an exception.
     raised: HashMap<Rank, bool>,
 }
 
@@ -145,7 +146,7 @@ impl DelegatedRun {
             ));
         }
         let start = Instant::now();
-        let (mut ending, mut told) = (Ending::default(), None);
+        let (mut ending, mut received) = (Ending::default(), None);
         let status = loop {
             let wakeup = ending.next_wakeup().map(|time| start + time);
             let step = tokio::select! {
@@ -160,7 +161,7 @@ impl DelegatedRun {
                     }
                 },
                 signal = signals.next() => {
-                    told.get_or_insert(signal);
+                    received.get_or_insert(signal);
                     ending.signalled(signal, start.elapsed())
                 }
                 () = sleep_until(wakeup.unwrap_or(start)), if wakeup.is_some() => {
@@ -173,9 +174,9 @@ impl DelegatedRun {
                 None => {}
             }
         };
-        // Nothing of the job is left on this machine, even if its launcher was killed.
+        // Leave nothing of the job on this machine, even if its launcher was killed.
         supervise::sweep(&self.mark, Scope::Marked);
-        let _ = timeout(LAST_WORDS, async {
+        let _ = timeout(LAST_OUTPUT, async {
             while !pipes.is_empty() {
                 tokio::select! {
                     _ = pipes.join_next() => {}
@@ -196,10 +197,11 @@ impl DelegatedRun {
         if let Some(screen) = Arc::into_inner(self.screen) {
             let _ = tokio::task::spawn_blocking(|| screen.finish()).await;
         }
-        outcome(&self.name, exit, told)
+        outcome(&self.name, exit, received)
     }
 
-    /// Takes news; gives whether a rank has raised an exception, all of which the caller has now.
+    /// Handles an input; returns whether a rank has just finished delivering an exception to the
+    /// caller.
     fn on(&mut self, news: DriverInput) -> bool {
         match news {
             DriverInput::Guest(sealed, greeting) => self.side_connections.receive(sealed, greeting),
@@ -214,8 +216,8 @@ impl DelegatedRun {
                 return failed;
             }
             DriverInput::Printed(done) => self.window.add_permits(done.cost as usize),
-            // Whoever has the key and comes for something else finds nobody here, and what cannot be
-            // written is told at the end.
+            // Other requests have no one to answer them here, and output that cannot be written is
+            // reported at the end.
             _ => {}
         }
         false
@@ -229,9 +231,9 @@ impl DelegatedRun {
     }
 }
 
-/// What to tell the caller, in the words that Horovod has for it.
-fn outcome(name: &str, exit: Option<Exit>, told: Option<i32>) -> JobOutcome {
-    let (code, how) = match (told, exit) {
+/// What to report to the caller, worded as in Horovod.
+fn outcome(name: &str, exit: Option<Exit>, received: Option<i32>) -> JobOutcome {
+    let (code, how) = match (received, exit) {
         (Some(signal), _) => {
             (Exit::Signal(signal).code(), format!(": stopped by {}", signal_name(signal)))
         }
@@ -240,15 +242,15 @@ fn outcome(name: &str, exit: Option<Exit>, told: Option<i32>) -> JobOutcome {
             (Exit::Signal(signal).code(), format!(": it was killed by {}", signal_name(signal)))
         }
         (None, Some(exit)) => (exit.code(), String::new()),
-        (None, None) => (1, ": nobody knows how it ended".to_owned()),
+        (None, None) => (1, ": how it ended is unknown".to_owned()),
     };
     let text = format!("{name} failed with exit code {code}{how}\n");
-    let reason = if told.is_some() { EndReason::Interrupted } else { EndReason::RankFailed };
-    let verdict = Verdict { signal: told, ..Verdict::of(reason, Some(text)) };
+    let reason = if received.is_some() { EndReason::Interrupted } else { EndReason::RankFailed };
+    let verdict = Verdict { signal: received, ..Verdict::of(reason, Some(text)) };
     JobOutcome { code, verdict }
 }
 
-/// Passes a pipe's content on until it ends; no faster than the caller reads.
+/// Forwards a pipe until end of file, no faster than the caller reads.
 async fn pass_on(
     mut pipe: impl AsyncRead + Unpin,
     stream: OutputStream,
@@ -271,8 +273,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_it_ended_is_told_in_horovods_words() {
-        for (exit, told, code, text) in [
+    fn the_outcome_is_reported_in_horovods_words() {
+        for (exit, received, code, text) in [
             (Some(Exit::Code(3)), None, 3, "mpirun failed with exit code 3\n"),
             (
                 Some(Exit::Signal(9)),
@@ -286,9 +288,9 @@ mod tests {
                 130,
                 "mpirun failed with exit code 130: stopped by signal 2 (SIGINT)\n",
             ),
-            (None, None, 1, "mpirun failed with exit code 1: nobody knows how it ended\n"),
+            (None, None, 1, "mpirun failed with exit code 1: how it ended is unknown\n"),
         ] {
-            let outcome = outcome("mpirun", exit, told);
+            let outcome = outcome("mpirun", exit, received);
             assert_eq!((outcome.code, outcome.verdict.text.as_deref()), (code, Some(text)));
         }
         assert_eq!(outcome("mpirun", Some(Exit::Code(0)), None).verdict.text, None);

@@ -1,8 +1,9 @@
-//! What a rank finds in its environment.
+//! The environment of a rank.
 //!
-//! Everything the launcher's own environment has, then Horovod's names, those of torch.distributed and
-//! of TensorFlow (so that scripts of any kind start here) and Ronde's. This is the only way in which the job's
-//! key reaches a rank. On another host what describes a host or a login stays that host's own.
+//! A rank inherits the launcher's environment and gets the variables of Horovod, of
+//! torch.distributed and TensorFlow (so that scripts for these start unchanged) and of Ronde. The
+//! job's key reaches a rank in no other way. On another host, variables that describe a host or a
+//! login keep that host's values.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -22,12 +23,12 @@ use super::cluster;
 use crate::hosts::Slot;
 use crate::supervise::MARK;
 
-/// A process among the others.
+/// A process and its place in the job.
 #[derive(Clone, Copy)]
 pub(super) struct WorkerPlace<'a> {
     pub(super) slot: &'a Slot,
     pub(super) start: &'a Start,
-    /// Whether it may outlive its world, and have another rank in the next.
+    /// Whether it may outlive its world and get another rank in the next one.
     pub(super) is_elastic: bool,
     /// Where torch.distributed's own rendezvous would be.
     pub(super) master: (IpAddr, u16),
@@ -35,7 +36,7 @@ pub(super) struct WorkerPlace<'a> {
     pub(super) cluster: &'a [SocketAddr],
 }
 
-/// What belongs to a host or to a login there, and so does not travel.
+/// Variables that belong to a host or to a login there, and are not passed to other hosts.
 const OWN: &[&str] = &[
     "DBUS_SESSION_BUS_ADDRESS",
     "DISPLAY",
@@ -60,20 +61,20 @@ const OWN: &[&str] = &[
     "_",
 ];
 
-/// The names of the variables that a rank on another host has from there.
+/// The names of the variables that a rank on another host takes from that host.
 pub(super) fn own() -> Vec<Vec<u8>> {
     OWN.iter().map(|name| name.as_bytes().to_vec()).collect()
 }
 
-/// What travels to another host of an environment: not what is the host's own, and not the functions
-/// of a shell.
+/// Whether a variable is passed to another host: not if it belongs to a host, and not if it is a
+/// shell function.
 pub(super) fn travels(name: &OsString) -> bool {
     let name = name.to_string_lossy();
     !OWN.contains(&name.as_ref()) && !name.starts_with("BASH_FUNC_")
 }
 
-/// The environment of one process, which inherits `inherited`. `mark` is that of its host's processes,
-/// `plan` what host set-up found out about its host.
+/// The environment of one process, which inherits `inherited`. `mark` marks the processes of its
+/// host; `plan` is what host set-up found out about the host.
 pub(super) fn of(
     inherited: impl Iterator<Item = (OsString, OsString)>,
     (key, mark): (&JobKey, &str),
@@ -117,7 +118,7 @@ pub(super) fn of(
     let mut all: BTreeMap<Vec<u8>, Vec<u8>> =
         inherited.map(|(name, value)| (name.into_vec(), value.into_vec())).collect();
     all.extend(own.map(|(name, value)| (name.as_bytes().to_vec(), value.into_bytes())));
-    // A job that a worker of an elastic one starts is a job of its own.
+    // A job started by a worker of an elastic job is a separate job.
     let late = part.is_elastic && start.late;
     for (setting, value) in [
         (HOROVOD_ELASTIC, part.is_elastic.then(|| "1".to_owned())),
@@ -129,7 +130,7 @@ pub(super) fn of(
             None => all.remove(setting.name.as_bytes()),
         };
     }
-    // A cluster that the user describes is theirs.
+    // A cluster that the user has described takes precedence.
     if let Some(config) = cluster::config(part.cluster, slot.rank) {
         all.entry(b"TF_CONFIG".to_vec()).or_insert_with(|| config.into_bytes());
     }

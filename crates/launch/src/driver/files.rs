@@ -1,9 +1,9 @@
-//! What each rank writes, kept in files: `rank.N/stdout` and `rank.N/stderr` in a directory, the
-//! number padded so that names sort. The lines are those of the screen, with their prefixes.
+//! Saves each rank's output in files: `rank.N/stdout` and `rank.N/stderr` in a directory, the
+//! number padded so that names sort. The lines are the same as on the screen, with their prefixes.
 //!
-//! A file that cannot be written any more, as on a full disk, is left as it is and the job goes on:
-//! its output is still on the screen, and hours of training are worth more than a copy of it. The
-//! first such file is named; the rest would say the same.
+//! If a file can no longer be written, as on a full disk, it is left as it is and the job
+//! continues: the output is still on the screen, and hours of training are worth more than a copy
+//! of it. Only the first such file is reported; the others would only repeat the message.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -19,21 +19,21 @@ use crate::LaunchError;
 pub(super) struct OutputFiles {
     folder: PathBuf,
     digits: usize,
-    /// How many ranks have their files already.
+    /// How many ranks already have their files.
     made: usize,
-    /// Opened when a rank first writes; none once that has failed.
+    /// Opened when a rank first writes; `None` once writing has failed.
     open: HashMap<(Rank, OutputStream), Option<File>>,
-    complained: bool,
+    reported: bool,
 }
 
 impl OutputFiles {
-    /// Makes the directories and empties the files of so many ranks; for others that happens when they
-    /// first write.
+    /// Creates the directories and empties the files of this many ranks; for other ranks that
+    /// happens when they first write.
     pub(super) fn create(folder: &Path, ranks: usize) -> Result<OutputFiles, LaunchError> {
         let digits = ranks.saturating_sub(1).to_string().len();
         let (path, open) = (folder.display().to_string(), HashMap::new());
         let folder = folder.to_owned();
-        let files = OutputFiles { folder, digits, made: ranks, open, complained: false };
+        let files = OutputFiles { folder, digits, made: ranks, open, reported: false };
         for rank in (0..ranks).map(|rank| Rank(rank as u32)) {
             for stream in [OutputStream::Stdout, OutputStream::Stderr] {
                 make(&files.path(rank, stream))
@@ -43,7 +43,8 @@ impl OutputFiles {
         Ok(files)
     }
 
-    /// Adds to a rank's file. Tells of the first one that cannot be written any more.
+    /// Appends to a rank's file. Returns a message about the first file that can no longer be
+    /// written.
     pub(super) fn write(
         &mut self,
         rank: Rank,
@@ -67,7 +68,7 @@ impl OutputFiles {
         };
         let error = result.err()?;
         self.open.insert((rank, stream), None);
-        if std::mem::replace(&mut self.complained, true) {
+        if std::mem::replace(&mut self.reported, true) {
             return None;
         }
         Some(format!(
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_was_not_expected_has_its_files_when_it_writes() {
+    fn an_unexpected_rank_gets_its_files_when_it_first_writes() {
         let folder = tempfile::tempdir().unwrap();
         let mut files = OutputFiles::create(folder.path(), 1).unwrap();
         let path = folder.path().join("rank.3/stdout");
@@ -129,8 +130,8 @@ mod tests {
         fs::remove_file(folder.path().join("rank.0/stdout")).unwrap();
         std::os::unix::fs::symlink("/dev/full", folder.path().join("rank.0/stdout")).unwrap();
         for turn in 0..3 {
-            let told = files.write(Rank(0), OutputStream::Stdout, b"lost\n");
-            assert_eq!(told.is_some(), turn == 0, "{told:?}");
+            let message = files.write(Rank(0), OutputStream::Stdout, b"lost\n");
+            assert_eq!(message.is_some(), turn == 0, "{message:?}");
             assert_eq!(files.write(Rank(1), OutputStream::Stdout, b"kept\n"), None);
         }
         assert!(files.open[&(Rank(0), OutputStream::Stdout)].is_none());

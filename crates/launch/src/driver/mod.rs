@@ -1,8 +1,9 @@
-//! The driver: starts the agents, holds the rendezvous, shows the output, and ends the job.
+//! The driver: starts the agents, runs the rendezvous, shows the output, and ends the job.
 //!
-//! One loop takes all news in the order they come. What they mean is decided by the one machine for all
-//! jobs, `ronde_control::job`; the `executor` carries that out. Around it lie the ways to a rank's screen
-//! and input (`context`), to the agents (`agent_handle`) and to the ranks themselves (`service`).
+//! One loop handles all inputs in the order in which they arrive. The state machine in
+//! `ronde_control::job`, which serves all kinds of jobs, decides what they mean; the `executor`
+//! carries its decisions out. Other modules connect it to the screen and standard input
+//! (`context`), to the agents (`agent_handle`) and to the ranks themselves (`service`).
 
 pub(crate) mod agent_handle;
 mod cluster;
@@ -56,7 +57,7 @@ use service::Outbox;
 pub use start::Span;
 use watchers::Reply;
 
-/// News that may wait for the driver; whoever brings more waits.
+/// Inputs that may be queued for the driver; further senders wait.
 const NEWS: usize = 1024;
 
 /// A job, ready to run.
@@ -64,7 +65,7 @@ const NEWS: usize = 1024;
 pub struct Job {
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// How many run it, and whether it outlives its losses.
+    /// How many ranks run it, and whether the job survives losing some.
     pub job_spec: JobSpec,
     /// Where its hosts come from.
     pub hosts: HostSource,
@@ -76,23 +77,23 @@ pub struct Job {
     pub program: PathBuf,
     /// Where the ranks meet if all hosts are this machine; otherwise all addresses are tried.
     pub listen: IpAddr,
-    /// The interfaces by which hosts may reach each other; all if there are none.
+    /// The network interfaces that hosts may use to reach each other; all if empty.
     pub interfaces: Vec<String>,
-    /// How long it may take until all hosts have found each other.
+    /// How long hosts may take to find each other.
     pub start_timeout: Duration,
-    /// What becomes of the ranks' output beside the screen.
+    /// What happens to the ranks' output.
     pub output: OutputOptions,
-    /// Where those who want to watch the job find it, if they may.
+    /// Where watchers find the job, if watching is enabled.
     pub registry: Option<PrivateDirs>,
     /// The function that all ranks call, if `horovod.run` starts this job.
     pub function: Option<Arc<[u8]>>,
-    /// Where goes what ranks deliver, piece by piece, if this process itself wants it; then output is
-    /// shown as ever.
+    /// Receives what ranks deliver, piece by piece, if this process itself wants it; output is then
+    /// shown as usual.
     pub deliveries: Option<std::sync::mpsc::Sender<Vec<u8>>>,
 }
 
 impl Job {
-    /// How long ranks may wait for one that does not run, if the user has set that.
+    /// How long ranks may wait for a stalled one, if the user has set a limit.
     fn stall_shutdown(&self) -> Option<Duration> {
         settings::stall_shutdown(|name| {
             let (_, value) = self.env.iter().rev().find(|(known, _)| known == name)?;
@@ -101,14 +102,14 @@ impl Job {
     }
 }
 
-/// What becomes of the ranks' output beside the screen.
+/// What happens to the ranks' output.
 #[derive(Clone, Debug, Default)]
 pub struct OutputOptions {
-    /// The directory where it is kept too.
+    /// The directory in which to save it as well.
     pub files: Option<PathBuf>,
     /// Whether lines begin with the time.
     pub times: Times,
-    /// The file where the job's events are written as lines of JSON.
+    /// The file to which the job's events are written as JSON lines.
     pub event_log: Option<PathBuf>,
     /// Which ranks' output the screen shows, and which of them have a terminal.
     pub screen: ScreenOptions,
@@ -117,9 +118,9 @@ pub struct OutputOptions {
 /// Which ranks' output the screen shows, and which of them have a terminal.
 #[derive(Clone, Debug)]
 pub struct ScreenOptions {
-    /// Whose output is shown; that of others is only kept in files.
+    /// The ranks whose output is shown; that of others only goes to files.
     pub shown: RankSet,
-    /// Who has a terminal instead of pipes.
+    /// The ranks that have a terminal instead of pipes.
     pub terminals: RankSet,
     /// The launcher's own terminal, if it has one.
     pub window: Option<Window>,
@@ -137,12 +138,12 @@ impl ScreenOptions {
         self.window.and_then(|_| self.terminals.lowest_of_both(&self.shown))
     }
 
-    /// The terminal of a rank, if it has one; `size` is that of the launcher's.
+    /// The terminal of a rank, if it has one; `size` is the size of the launcher's terminal.
     fn terminal(&self, rank: Rank, size: WindowSize) -> Option<Terminal> {
         if !self.terminals.contains(rank) {
             return None;
         }
-        // Every line of the others has its prefix.
+        // Each line of the other ranks has a prefix.
         let used = match self.passed_through() == Some(rank) {
             true => 0,
             false => prefix(rank, OutputStream::Stdout).len() as u16,
@@ -153,39 +154,39 @@ impl ScreenOptions {
     }
 }
 
-/// Everything the driver can learn.
+/// Everything that the driver reacts to.
 pub(crate) enum DriverInput {
-    /// A rank has come to the rendezvous.
+    /// A rank has connected to the rendezvous.
     Greeted(ConnectionId, Greeting, Outbox),
     /// A rank sent a message.
     Said(ConnectionId, RankToDriver),
-    /// Its connection has ended, whoever ended it.
+    /// A rank's connection has ended, no matter from which side.
     Closed(ConnectionId),
-    /// An agent is there; this is its version.
+    /// An agent has started; this is its version.
     Hello(usize, String),
-    /// An agent said something.
+    /// An agent sent a message.
     Agent(usize, AgentToDriver),
-    /// An agent has ended, in this way.
+    /// An agent has ended, for this reason.
     AgentGone(usize, HostProblem),
-    /// Nothing is heard any more from a host, or its lifeline was cut.
+    /// A host has stopped responding, or its lifeline was cut.
     Silent(usize, io::Error),
     /// Output has been written.
     Printed(WindowCredit),
     /// Standard input, or its end.
     Stdin(Option<Vec<u8>>),
-    /// Somebody with the key has come for something else than the rendezvous.
+    /// An authenticated peer has connected for something other than the rendezvous.
     Guest(SealedConnection, Greeting),
     /// A rank has returned something to the caller of `horovod.run`.
     Returned(Rank, CallResult),
-    /// Somebody wants to know how the job stands.
+    /// A watcher asks for the job's status.
     Asked(Reply),
-    /// An agent that nobody here has started offers its host.
+    /// An agent that this launcher did not start offers its host.
     Offered(DialledAgent),
-    /// Somebody wants to know what happens from now on.
+    /// A watcher subscribes to the events from now on.
     Followed(oneshot::Sender<Subscription>),
-    /// Something that the job writes could not be written.
+    /// Output of the job could not be written.
     OutputLost(event::OutputKind, String),
-    /// These are the hosts of an elastic job now, or why that is not known.
+    /// The current hosts of an elastic job, or why they are unknown.
     Hosts(Result<Vec<(Host, ReachMethod)>, String>),
 }
 
@@ -209,19 +210,19 @@ pub async fn run(job: &Job, mut signals: Signals) -> Result<JobOutcome, LaunchEr
     while let Ok(item) = news.try_recv() {
         driver.on(item, start.elapsed());
     }
-    // The threads must not wait for a loop that has ended.
+    // Otherwise the threads would wait for a loop that has ended.
     drop(news);
     Ok(driver.finish(&mut signals).await)
 }
 
-/// Random numbers that nobody can guess.
+/// Cryptographically secure random bytes.
 pub(crate) fn entropy<const COUNT: usize>() -> Result<[u8; COUNT], LaunchError> {
     let mut bytes = [0; COUNT];
     let count = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     match count {
         Ok(count) if count == COUNT => Ok(bytes),
-        Ok(_) => Err(machine("draw random numbers")(std::io::Error::other("too few were given"))),
-        Err(error) => Err(machine("draw random numbers")(error.into())),
+        Ok(_) => Err(machine("get random bytes")(std::io::Error::other("too few were returned"))),
+        Err(error) => Err(machine("get random bytes")(error.into())),
     }
 }
 

@@ -1,12 +1,13 @@
-//! Writes to the terminal, on a thread of its own: a screen that stands still, as behind `less`, must
-//! not hold up the job's control.
+//! Writes to the terminal, on a separate thread, because a blocked terminal (as behind `less`) must
+//! not block control of the job.
 //!
-//! Where `horovod.run` has started the job, its caller is the screen, and gets frames. What a terminal
-//! shows of ranks that write at once is decided in `display`.
+//! If `horovod.run` started the job, its caller takes the place of the terminal, and gets frames.
+//! The `display` module decides what a terminal shows when several ranks write at once.
 //!
-//! What waits to be written is bounded by the agents' output windows. If the reader of the output
-//! goes away, as `head` does, the job goes on without it. If output cannot be written for another
-//! reason, as on a full disk, the job goes on, too, but that is told at once and at the end.
+//! The agents' output windows bound what waits to be written. If the reader of the output goes
+//! away, like `head`, the job continues without it. If output cannot be written for another reason,
+//! such as a full disk, the job also continues, but the failure is reported at once and again at
+//! the end.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError, mpsc};
@@ -25,11 +26,11 @@ use super::{DriverInput, ScreenOptions};
 use crate::caller::{self, FrameKind, NOBODY};
 use crate::ranks::RankSet;
 
-/// The thread that writes to a terminal now, for the lines of this process's own log.
+/// The thread that currently writes to a terminal, for the lines of this process's own log.
 static SHOWING: Mutex<Option<mpsc::Sender<ScreenItem>>> = Mutex::new(None);
 
-/// Where the launcher's log goes: to standard error, and while a job has the terminal, above what stands
-/// there unfinished.
+/// Writes the launcher's log to standard error or, while a job uses the terminal, above its
+/// unfinished lines.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ScreenLogWriter;
 
@@ -51,10 +52,10 @@ impl Write for ScreenLogWriter {
     }
 }
 
-/// What the thread gets.
+/// What the thread is asked to write.
 pub(super) enum ScreenItem {
-    /// What a rank wrote, in lines with their prefixes, and what is told back when it is shown. What
-    /// is passed through as it is stands in `live`; then the lines are for the files.
+    /// What a rank wrote, as lines with their prefixes, and the credit to return once it is shown.
+    /// If it is passed through unchanged, it is in `live` and the lines are only for the files.
     Text {
         rank: Rank,
         stream: OutputStream,
@@ -64,50 +65,50 @@ pub(super) enum ScreenItem {
     },
     /// A rank has closed a stream.
     End(Rank, OutputStream, Passing),
-    /// The terminal has so many columns now.
+    /// The terminal's new number of columns.
     Resized(usize),
-    /// Something that a rank has returned.
+    /// Part of what a rank has returned.
     Returned(Rank, CallResult),
-    /// A line of the launcher's own, with its end.
+    /// A line from the launcher itself, with its line feed.
     Note(String),
-    /// For the caller: whose results count, in order.
+    /// For the caller: the workers whose results count, in rank order.
     World(Vec<Worker>),
 }
 
-/// How a rank's output comes to the screen.
+/// How a rank's output reaches the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passing {
-    /// In lines with their prefixes.
+    /// As lines with prefixes.
     Lines,
-    /// As it is, because its terminal is passed through.
+    /// Unchanged, because its terminal is passed through.
     Through,
 }
 
 /// Who sees the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Viewer {
-    /// Whoever looks at standard output and standard error.
+    /// The reader of standard output and standard error.
     Terminal,
-    /// The Python that called `horovod.run`.
+    /// The Python process that called `horovod.run`.
     Caller,
 }
 
-/// So much of an agent's window is free again.
+/// An amount to return to an agent's output window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowCredit {
     pub(super) agent: usize,
     pub(super) cost: u32,
 }
 
-/// The thread and the way to it.
+/// Handle of the thread that writes.
 pub(super) struct Screen {
     items: mpsc::Sender<ScreenItem>,
     thread: JoinHandle<Vec<String>>,
 }
 
 impl Screen {
-    /// Starts the thread, which writes to `files` too. It tells what it has written, and what it cannot
-    /// write, once of each.
+    /// Starts the thread, which also writes to `files`. It reports what it has written and, once
+    /// per output, what it cannot write.
     pub(super) fn start(
         viewer: Viewer,
         options: &ScreenOptions,
@@ -138,7 +139,7 @@ impl Screen {
         let _ = self.items.send(item);
     }
 
-    /// Waits until everything is written; says what could not be.
+    /// Waits until everything is written; returns what could not be.
     pub(super) fn finish(self) -> Vec<String> {
         show_log(None);
         drop(self.items);
@@ -146,20 +147,20 @@ impl Screen {
     }
 }
 
-/// Says who shows the log from here on.
+/// Sets where the log is shown from now on.
 fn show_log(items: Option<mpsc::Sender<ScreenItem>>) {
     *SHOWING.lock().unwrap_or_else(PoisonError::into_inner) = items;
 }
 
-/// What the thread has.
+/// The thread's state.
 struct Printer {
     viewer: Viewer,
     shown: RankSet,
-    /// The terminal, if standard output is one; standard error may be another thing.
+    /// The terminal, if standard output is one; standard error may go elsewhere.
     display: Option<Display>,
     stderr_is_display: bool,
     files: Option<OutputFiles>,
-    /// What of standard output and standard error could not be written, and why.
+    /// Which of standard output and standard error could not be written, and why.
     lost: Vec<String>,
     news: Sender<DriverInput>,
 }
@@ -174,7 +175,7 @@ impl Printer {
                 ScreenItem::Text { rank, stream, bytes, live, done } => {
                     self.show(rank, stream, &bytes, live.as_deref());
                     if let Some(done) = done {
-                        self.tell(DriverInput::Printed(done));
+                        self.report(DriverInput::Printed(done));
                     }
                 }
                 ScreenItem::Returned(Rank(rank), CallResult::Piece(bytes, _place)) => {
@@ -214,7 +215,7 @@ impl Printer {
         self.write(OutputStream::Stdout, &last.unwrap_or_default());
     }
 
-    /// What a stream shows for this, if it is the terminal.
+    /// Updates the display, if this stream goes to it.
     fn on_display<T>(
         &mut self,
         stream: OutputStream,
@@ -224,7 +225,7 @@ impl Printer {
         self.display.as_mut().filter(|_| is_display).map(act)
     }
 
-    /// Writes a line of the launcher's own, with its end.
+    /// Writes a line from the launcher itself, with its line feed.
     fn note(&mut self, line: &str) {
         let bytes = self.on_display(OutputStream::Stderr, |display| display.print(line.as_bytes()));
         self.write(OutputStream::Stderr, &bytes.unwrap_or_else(|| line.into()));
@@ -256,14 +257,14 @@ impl Printer {
         if bytes.is_empty() {
             return;
         }
-        if let Some(trouble) = self.files.as_mut().and_then(|it| it.write(rank, stream, bytes)) {
-            self.note(&format!("[ronde] {trouble}\n"));
-            self.tell(DriverInput::OutputLost(OutputKind::Files, trouble));
+        if let Some(problem) = self.files.as_mut().and_then(|it| it.write(rank, stream, bytes)) {
+            self.note(&format!("[ronde] {problem}\n"));
+            self.report(DriverInput::OutputLost(OutputKind::Files, problem));
         }
     }
 
-    fn tell(&self, news: DriverInput) {
-        // A driver that has ended wants to know nothing more.
+    fn report(&self, news: DriverInput) {
+        // A driver that has ended needs no more inputs.
         let _ = self.news.blocking_send(news);
     }
 
@@ -285,17 +286,17 @@ impl Printer {
         if error.kind() == io::ErrorKind::BrokenPipe || is_known {
             return;
         }
-        let trouble = format!("{name} cannot be written: {error}");
-        self.lost.push(trouble.clone());
-        self.tell(DriverInput::OutputLost(output, error.to_string()));
+        let problem = format!("{name} cannot be written: {error}");
+        self.lost.push(problem.clone());
+        self.report(DriverInput::OutputLost(output, error.to_string()));
         if stream == OutputStream::Stdout {
-            let line = format!("[ronde] {trouble}; the job continues, but its output is lost\n");
+            let line = format!("[ronde] {problem}; the job continues, but its output is lost\n");
             self.write(OutputStream::Stderr, line.as_bytes());
         }
     }
 }
 
-/// Writes everything, even where somebody has made the file one that does not wait.
+/// Writes everything, even if another process has made the file non-blocking.
 fn write(out: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match out.write(bytes) {
@@ -309,5 +310,5 @@ fn write(out: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// The time between two tries to write where nobody may wait.
+/// How long to wait before writing to a non-blocking file again.
 const PAUSE: Duration = Duration::from_millis(2);

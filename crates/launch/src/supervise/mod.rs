@@ -1,10 +1,10 @@
-//! Starting and ending processes so that none is left behind.
+//! Starts and ends processes so that none is left behind.
 //!
 //! Every rank is the leader of its own session and process group. A signal for a rank goes to its
-//! group; what has left the group is found in two ways: as a descendant of whoever supervises (who
-//! is the subreaper, so that no orphan falls to anybody else), and by the job's mark in its
-//! environment. Only processes of this user are looked at, and only through a file descriptor that
-//! names the process itself, never a number that may have been given to another one.
+//! group. Processes that have left the group are found in two ways: as descendants of the
+//! supervising process (which is the subreaper, so that it inherits all orphans), and by the job's
+//! mark in their environment. Only processes of this user are considered, and they are signalled
+//! through a file descriptor, never through a process ID that may have been reused.
 
 pub mod delegate;
 pub mod guardian;
@@ -31,21 +31,21 @@ pub(crate) use processes::{Process, living, origin};
 /// The name of the environment variable that marks the processes of a job.
 pub const MARK: &str = settings::RONDE_JOB.name;
 
-/// How often and after which pauses a sweep looks again.
+/// How many times a sweep searches again, and how long it waits in between.
 const ROUNDS: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Whom a sweep finds.
+/// Which processes a sweep finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Who carries the mark.
+    /// Processes that carry the mark.
     Marked,
-    /// Who carries the mark or descends from this process.
+    /// Processes that carry the mark or descend from this process.
     Family,
 }
 
-/// Sends a signal to all that a mark and a scope find; gives their number. This process is never
-/// among them.
+/// Sends a signal to all processes found by a mark and a scope, except this one; returns how many
+/// there are.
 pub fn signal_all(mark: &str, scope: Scope, signal: Signal) -> usize {
     let found = processes::find(mark, scope, getpid());
     for process in &found {
@@ -54,14 +54,14 @@ pub fn signal_all(mark: &str, scope: Scope, signal: Signal) -> usize {
     found.len()
 }
 
-/// Whether a mark and a scope find anybody but this process.
+/// Whether a mark and a scope find any process but this one.
 pub fn any_left(mark: &str, scope: Scope) -> bool {
     !processes::find(mark, scope, getpid()).is_empty()
 }
 
-/// Kills all that a mark and a scope find, again and again until nothing is found. Gives whether
-/// that was reached: a process may hang in the kernel. In the scope of the family the dead among the
-/// children of this process are buried.
+/// Kills all processes found by a mark and a scope, repeatedly until none is found. Returns whether
+/// none is left: a process may hang in the kernel. With [`Scope::Family`], also reaps the children
+/// of this process.
 pub fn sweep(mark: &str, scope: Scope) -> bool {
     for _ in 0..ROUNDS {
         if signal_all(mark, scope, Signal::KILL) == 0 {
@@ -75,15 +75,15 @@ pub fn sweep(mark: &str, scope: Scope) -> bool {
     false
 }
 
-/// Has this process get a signal when its parent, the process of this number, dies. Gives whether it
-/// lives: one that has died already would never send it.
+/// Makes this process get a signal when its parent, which has this process ID, dies. Returns
+/// whether the parent is still alive: if it has already died, the signal would never come.
 pub(crate) fn end_with(parent: &OsStr, signal: Signal) -> bool {
     let _ = set_parent_process_death_signal(Some(signal));
     let number = getppid().map(|pid| pid.as_raw_nonzero().get());
     parent.to_str().and_then(|text| text.parse().ok()) == number
 }
 
-/// Sends a signal of this number to a child, unless it has ended.
+/// Sends the signal with this number to a child, unless it has ended.
 pub(crate) fn signal_child(child: &Child, signal: i32) {
     let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
     if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
@@ -91,7 +91,7 @@ pub(crate) fn signal_child(child: &Child, signal: i32) {
     }
 }
 
-/// How a process that guards another one ended; it reports the other's signal as a shell would.
+/// Describes how a guardian ended; a guardian reports the signal of its child like a shell.
 pub fn ended(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code @ 129..=192), _) => format!("was killed by {}", signal_name(code - 128)),
@@ -101,7 +101,7 @@ pub fn ended(status: ExitStatus) -> String {
     }
 }
 
-/// The code that a shell would give for how a process ended.
+/// The exit code that a shell would report for a process.
 pub fn code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,
@@ -114,7 +114,7 @@ fn send(process: &Process, signal: Signal) {
     let Some(pid) = Pid::from_raw(process.pid) else { return };
     match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(descriptor) => {
-            // The number may have changed hands between the look and the opening.
+            // The process ID may have been reused between the search and the opening.
             if Process::of(process.pid).is_some_and(|now| now.started == process.started) {
                 let _ = pidfd_send_signal(descriptor, signal);
             }

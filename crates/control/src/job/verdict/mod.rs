@@ -23,7 +23,7 @@ use crate::{Rank, Worker};
 #[derive(Default)]
 pub struct FailureAnalysis {
     accounts: BTreeMap<Worker, Account>,
-    /// Workers that failed by themselves, in the order in which the launcher learned of it.
+    /// Workers that failed on their own, in the order in which the launcher learned of it.
     failures: Vec<Worker>,
     stopping: bool,
     /// Why the job ended, if it did not succeed and the first failure alone does not explain it.
@@ -37,7 +37,7 @@ struct Account {
     blames: Option<Worker>,
     exit: Option<Exit>,
     stopped: bool,
-    /// Why the launcher treats it as dead, whatever its process does.
+    /// Why the launcher treats it as dead, no matter what its process does.
     condemned: Option<Cause>,
     tail: Tail,
     pid: Option<u32>,
@@ -46,14 +46,14 @@ struct Account {
     view: OutputView,
 }
 
-/// How the user sees what a worker writes to standard error.
+/// How the user sees a worker's standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputView {
-    /// In lines whose prefix names the worker's rank and this stream.
+    /// As lines with a prefix that names the worker's rank and this stream.
     Marked(OutputStream),
-    /// As it is, because the worker has the launcher's terminal.
+    /// Unchanged, because the worker has the launcher's terminal.
     Unmarked,
-    /// Not at all: the user wants to see other ranks.
+    /// Not at all: the user chose to see other ranks.
     Hidden,
 }
 
@@ -118,7 +118,7 @@ impl FailureAnalysis {
         account.who = who;
     }
 
-    /// A worker was told to leave: however it ends, it is no failure.
+    /// A worker was asked to leave: however it ends, that is not a failure.
     pub fn excuse(&mut self, worker: Worker) {
         self.accounts.retain(|known, account| *known != worker || account.condemned.is_some());
     }
@@ -146,14 +146,14 @@ impl FailureAnalysis {
         }
     }
 
-    /// A worker's process runs.
+    /// A worker's process has started.
     pub fn runs_as(&mut self, worker: Worker, pid: u32) {
         if let Some(account) = self.accounts.get_mut(&worker) {
             account.pid = Some(pid);
         }
     }
 
-    /// What a worker writes is shown so.
+    /// Sets how a worker's output is shown.
     pub fn seen_as(&mut self, worker: Worker, view: OutputView) {
         if let Some(account) = self.accounts.get_mut(&worker) {
             account.view = view;
@@ -193,14 +193,14 @@ impl FailureAnalysis {
     }
 
     /// A worker that the others have waited for is treated as dead: it is the first cause, even if
-    /// the others have failed before because of it.
+    /// the others have already failed because of it.
     pub fn condemn_first(&mut self, worker: Worker, cause: Cause) {
         self.condemn(worker, cause);
         self.failures.retain(|known| *known != worker);
         self.failures.insert(0, worker);
     }
 
-    /// From here on workers end because the launcher ends them.
+    /// From now on workers end because the launcher ends them.
     pub fn stopping(&mut self) {
         self.stopping = true;
     }
@@ -210,7 +210,7 @@ impl FailureAnalysis {
         self.end.get_or_insert(end);
     }
 
-    /// The job ends for this reason, unless a worker failed before, which ended the job already.
+    /// The job ends for this reason, unless a worker has already failed and thereby ended the job.
     pub(super) fn end_unless_failed(&mut self, end: EndCause) {
         if !self.failed() {
             self.end(end);
@@ -296,14 +296,14 @@ impl FailureAnalysis {
         })
     }
 
-    /// Whether a worker failed by itself, or raised an exception and was stopped before it ended.
+    /// Whether a worker failed on its own, or raised an exception and was stopped before it ended.
     fn has_failed(&self, worker: Worker) -> bool {
         let account = self.accounts.get(&worker);
         account.is_some_and(|account| account.stopped && account.has_raised())
             || self.failures.contains(&worker)
     }
 
-    /// The launcher's exit code, given by the first cause.
+    /// The launcher's exit code, which follows from the first cause.
     fn code(&self, first: Worker) -> u8 {
         match self.accounts.get(&first) {
             Some(Account { exit: Some(exit), stopped: false, condemned: None, .. }) => {
@@ -367,10 +367,10 @@ impl FailureAnalysis {
                 let name = if stream == OutputStream::Stdout { "stdout" } else { "stderr" };
                 format!("see the lines marked `[{}]<{name}>` above", member.rank.0)
             }
-            OutputView::Unmarked => "see what it wrote above".into(),
+            OutputView::Unmarked => "see its output above".into(),
             OutputView::Hidden => {
-                "`--ranks` hides what it wrote: run it again without that option, or \
-                                   look into the files of `--output-filename`"
+                "`--ranks` hides its output: run the job again without that option, or look at the \
+                 files of `--output-filename`"
                     .into()
             }
         }

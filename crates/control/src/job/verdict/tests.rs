@@ -2,7 +2,7 @@
 
 use super::*;
 
-enum Told {
+enum ScenarioStep {
     Left(u32, Option<&'static str>, Option<u32>),
     Stalled(u32, &'static str),
     Wrote(u32, &'static str),
@@ -12,15 +12,15 @@ enum Told {
     Host(&'static str),
     Condemned(u32, &'static str),
 }
-use Told::{Condemned, Host, Interrupted, Left, Stalled, Stopping, Wrote};
+use ScenarioStep::{Condemned, Host, Interrupted, Left, Stalled, Stopping, Wrote};
 
-fn judge(story: Vec<Told>) -> JobOutcome {
+fn outcome_of(scenario: Vec<ScenarioStep>) -> JobOutcome {
     let mut verdict = FailureAnalysis::default();
     for slot in 0..4 {
         let (worker, rank) = (Worker(slot), Rank(slot));
         verdict.enter(WorkerInfo { worker, rank, host: "node".into(), slot });
     }
-    for step in story {
+    for step in scenario {
         match step {
             Left(rank, error, blames) => {
                 verdict.left(Worker(rank), error.map(Raised::by_program), blames.map(Worker));
@@ -30,7 +30,7 @@ fn judge(story: Vec<Told>) -> JobOutcome {
                 verdict.left(Worker(rank), Some(error), None);
             }
             Wrote(rank, line) => verdict.wrote(Worker(rank), line),
-            Told::Exit(rank, exit) => verdict.exited(Worker(rank), exit),
+            ScenarioStep::Exit(rank, exit) => verdict.exited(Worker(rank), exit),
             Stopping => verdict.stopping(),
             Interrupted(signal) => {
                 verdict.end_unless_failed(EndCause::Interrupted { signal, ranks: 4 });
@@ -48,23 +48,23 @@ fn judge(story: Vec<Told>) -> JobOutcome {
     verdict.outcome()
 }
 
-fn code(rank: u32, code: i32) -> Told {
-    Told::Exit(rank, Exit::Code(code))
+fn code(rank: u32, code: i32) -> ScenarioStep {
+    ScenarioStep::Exit(rank, Exit::Code(code))
 }
 
-fn killed(rank: u32, signal: i32) -> Told {
-    Told::Exit(rank, Exit::Signal(signal))
+fn killed(rank: u32, signal: i32) -> ScenarioStep {
+    ScenarioStep::Exit(rank, Exit::Signal(signal))
 }
 
-type Case = (&'static str, Vec<Told>, u8, &'static [&'static str]);
+type Case = (&'static str, Vec<ScenarioStep>, u8, &'static [&'static str]);
 
 fn check(cases: Vec<Case>) {
-    for (name, story, code, texts) in cases {
-        let outcome = judge(story);
+    for (name, scenario, code, texts) in cases {
+        let outcome = outcome_of(scenario);
         assert_eq!(outcome.code, code, "{name}: {outcome:?}");
         for text in texts {
-            let said = outcome.verdict.text.as_deref().unwrap_or_default();
-            assert!(said.contains(text), "{name}: {text:?} is not in\n{said}");
+            let report = outcome.verdict.text.as_deref().unwrap_or_default();
+            assert!(report.contains(text), "{name}: {text:?} is not in\n{report}");
         }
     }
 }
@@ -215,7 +215,7 @@ fn commands_that_never_ran_and_interrupts_are_reported() {
     check(vec![
         (
             "a command that does not exist",
-            vec![Told::Exit(0, not_found()), Told::Exit(1, not_found())],
+            vec![ScenarioStep::Exit(0, not_found()), ScenarioStep::Exit(1, not_found())],
             127,
             &["rank 0 (node, slot 0) could not be started: `trian` was not found", "spelling"],
         ),
@@ -242,14 +242,14 @@ fn commands_that_never_ran_and_interrupts_are_reported() {
 
 #[test]
 fn a_successful_job_reports_nothing() {
-    let outcome = judge((0..4).map(|rank| code(rank, 0)).collect());
+    let outcome = outcome_of((0..4).map(|rank| code(rank, 0)).collect());
     assert_eq!(outcome, JobOutcome::well());
 }
 
 #[test]
 fn long_texts_of_ranks_are_cut() {
     let long: &'static str = "é".repeat(5000).leak();
-    let outcome = judge(vec![Left(0, Some(long), None), code(0, 1)]);
+    let outcome = outcome_of(vec![Left(0, Some(long), None), code(0, 1)]);
     assert!(outcome.verdict.text.unwrap().len() < 2000);
 }
 
@@ -264,7 +264,7 @@ fn a_rank_that_was_stopped_too_long_is_the_cause_whichever_rank_fails_first() {
             &["error: rank 1 (node, slot 1) was stopped (SIGSTOP), process 77\n", "who stopped it"],
         ),
         (
-            "after others gave up by themselves",
+            "after others gave up on their own",
             vec![
                 Left(0, Some("HorovodInternalError: stalled"), None),
                 code(0, 1),
@@ -283,19 +283,19 @@ const LOST_1: Option<&str> = Some("HorovodInternalError: lost rank 1");
 #[test]
 fn lost_output_is_an_error_unless_there_is_a_worse_one() {
     let lost = ["standard output cannot be written: No space left on device".to_owned()];
-    let well = || judge((0..4).map(|rank| code(rank, 0)).collect());
+    let well = || outcome_of((0..4).map(|rank| code(rank, 0)).collect());
     assert_eq!(well().without(&[]), well());
     let outcome = well().without(&lost);
     let text = outcome.verdict.text.unwrap();
     assert!(outcome.code == 1 && text.contains("output was lost: standard output"), "{text}");
-    let failed = || judge(vec![code(2, 3)]);
+    let failed = || outcome_of(vec![code(2, 3)]);
     assert_eq!(failed().without(&lost), failed());
 }
 
 #[test]
-fn the_process_and_its_end_are_told_and_the_hint_names_lines_that_are_there() {
+fn the_report_names_the_process_and_its_end_and_the_hint_refers_to_lines_that_exist() {
     use OutputStream::{Stderr, Stdout};
-    let tell = |view, line: Option<&str>| {
+    let report = |view, line: Option<&str>| {
         let mut verdict = FailureAnalysis::default();
         let (worker, rank) = (Worker(1), Rank(1));
         verdict.enter(WorkerInfo { worker, rank, host: "node".into(), slot: 0 });
@@ -314,12 +314,12 @@ fn the_process_and_its_end_are_told_and_the_hint_names_lines_that_are_there() {
     for (view, line, hint) in [
         (OutputView::Marked(Stderr), line, "see the lines marked `[1]<stderr>` above\n"),
         (OutputView::Marked(Stdout), line, "see the lines marked `[1]<stdout>` above\n"),
-        (OutputView::Unmarked, line, "see what it wrote above\n"),
-        (OutputView::Hidden, line, "`--ranks` hides what it wrote: run it again"),
+        (OutputView::Unmarked, line, "see its output above\n"),
+        (OutputView::Hidden, line, "`--ranks` hides its output: run the job again"),
         (OutputView::Marked(Stderr), None, "it wrote nothing to stderr: see the log files"),
         (OutputView::Unmarked, None, "it wrote nothing to stderr: see the log files"),
     ] {
-        let text = tell(view, line);
+        let text = report(view, line);
         let begin = "error: rank 1 (node, slot 0) raised ValueError: boom\n  process 4711, ended at \
                      14:03:59\n\nhint: ";
         assert!(text.starts_with(&format!("{begin}{hint}")), "{text}");
@@ -327,7 +327,7 @@ fn the_process_and_its_end_are_told_and_the_hint_names_lines_that_are_there() {
 }
 
 #[test]
-fn the_last_lines_of_a_terminal_are_not_called_those_of_stderr() {
+fn the_last_lines_of_a_terminal_are_not_attributed_to_stderr() {
     let mut verdict = FailureAnalysis::default();
     verdict.enter(WorkerInfo { host: "node".into(), ..WorkerInfo::default() });
     verdict.seen_as(Worker(0), OutputView::Unmarked);

@@ -1,36 +1,37 @@
-//! What a rank with a terminal has on the lines that it has not finished: a progress bar, or a block of
-//! several lines to whose top it comes back, as `rich` and nested bars of `tqdm` do.
+//! The unfinished lines of a rank that has a terminal: a progress bar, or a block of several lines
+//! that the program redraws from the top, as `rich` and nested bars of `tqdm` do.
 //!
-//! This follows the cursor only as far as it takes to erase these lines and draw them again: line feeds,
-//! carriage returns, moves up and down, and what erases. Everything else belongs to the line in which it
-//! stands. A program that places the cursor anywhere on the screen starts afresh.
+//! This follows the cursor only as far as needed to erase these lines and draw them again: line
+//! feeds, carriage returns, moves up and down, and erasing. Everything else is stored as part of
+//! the line in which it occurs. If a program positions the cursor absolutely, tracking starts over.
 
-/// Rows that are remembered, and bytes of each.
+/// How many rows are remembered, and how many bytes of each.
 const ROWS: usize = 64;
 const ROW_BYTES: usize = 16 << 10;
 
-/// The tallest block that is kept together; more would not fit on small screens.
+/// The tallest block, in rows, that is kept together; a taller one would not fit on small screens.
 const TALLEST: usize = 20;
 
-/// Rows that a program begins below its block before it has surely left it.
+/// How many rows a program starts below its block before we conclude that it has left the block.
 const BELOW: usize = 8;
 
-/// The longest escape sequence or character that is awaited.
+/// The longest escape sequence, in bytes, whose end we wait for.
 const LONGEST: usize = 256;
 
 /// The unfinished lines of one rank.
 pub(super) struct LiveLines {
     rows: Vec<ScreenRow>,
-    /// The row of the cursor.
+    /// The row in which the cursor is.
     at: usize,
-    /// How many rows above the last one the program comes back to.
+    /// How many rows above the last one the program goes back.
     height: usize,
-    /// Rows that it has begun below the last one since it went up.
+    /// How many rows it has started below the last one since it went up.
     begun: usize,
-    /// The beginning of an escape sequence or a character whose rest has not come.
+    /// The start of an escape sequence or character whose rest has not arrived.
     cut: Vec<u8>,
     cursor_hidden: bool,
-    /// Whether it has hidden the cursor, as before a block, and not come back to its top yet.
+    /// Whether it has hidden the cursor, as programs do before a block, and not yet returned to the
+    /// top of the block.
     is_opening: bool,
 }
 
@@ -67,7 +68,7 @@ impl ScreenRow {
         out.extend_from_slice(&self.since);
     }
 
-    /// How many more rows of the screen it takes than one.
+    /// How many screen rows it takes up beyond the first.
     fn wraps(&self, columns: usize) -> usize {
         let width = width(&self.before).max(width(&self.since));
         width.saturating_sub(1) / columns.max(1)
@@ -89,8 +90,8 @@ impl Default for LiveLines {
 }
 
 impl LiveLines {
-    /// The program has written this; gives what can be shown now: all but an escape sequence or a
-    /// character that is not complete.
+    /// Takes what the program has written; returns what can be shown now: everything but an
+    /// incomplete escape sequence or character at the end.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut all = std::mem::take(&mut self.cut);
         all.extend_from_slice(bytes);
@@ -116,7 +117,7 @@ impl LiveLines {
         self.height == 0 && self.rows[self.at].is_empty() && self.at + 1 == self.rows.len()
     }
 
-    /// Clears the unfinished lines off the screen; the cursor stands where the first one began.
+    /// Erases the unfinished lines from the screen and leaves the cursor where the first one began.
     pub(super) fn erase(&self, columns: usize, out: &mut Vec<u8>) {
         let above: usize =
             self.rows[self.top()..self.at].iter().map(|row| 1 + row.wraps(columns)).sum();
@@ -125,7 +126,7 @@ impl LiveLines {
         out.extend_from_slice(b"\x1b[J");
     }
 
-    /// Writes them again, and puts the cursor where it was.
+    /// Draws the unfinished lines again and puts the cursor back where it was.
     pub(super) fn draw(&self, out: &mut Vec<u8>) {
         for (index, row) in self.rows[self.top()..].iter().enumerate() {
             if index > 0 {
@@ -141,7 +142,7 @@ impl LiveLines {
         }
     }
 
-    /// The program has ended: leaves its lines as they are and the cursor below them.
+    /// Leaves the lines of a program that has ended as they are, and the cursor below them.
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
         let below = self.rows.len() - 1 - self.at;
         if below > 0 {
@@ -178,8 +179,8 @@ impl LiveLines {
         if self.is_opening || self.height > 0 {
             self.height += 1;
         }
-        let goes_on_below = !self.is_opening && self.begun > BELOW;
-        if goes_on_below || self.height > TALLEST {
+        let continues_below = !self.is_opening && self.begun > BELOW;
+        if continues_below || self.height > TALLEST {
             (self.height, self.is_opening) = (0, false);
         }
         let forgotten = self.rows.len().saturating_sub(ROWS);
@@ -240,7 +241,8 @@ fn up(count: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// The length of the first control character, escape sequence or run of text; none if its end is missing.
+/// The length of the first control character, escape sequence or run of text; `None` if its end is
+/// missing.
 fn length(bytes: &[u8]) -> Option<usize> {
     match bytes {
         [b'\n' | b'\r', ..] => Some(1),
@@ -258,7 +260,7 @@ fn length(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// The length of an escape sequence.
+/// The length of an escape sequence; `None` if its end is missing.
 fn sequence_length(bytes: &[u8]) -> Option<usize> {
     match bytes.get(1)? {
         b'[' => bytes[2..].iter().position(|byte| (0x40..=0x7e).contains(byte)).map(|at| at + 3),
@@ -275,7 +277,7 @@ fn sequence_length(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// How many bytes at the end begin a character whose rest has not come.
+/// How many bytes at the end belong to a character whose rest has not arrived.
 fn missing(bytes: &[u8]) -> usize {
     let tail = bytes.len().saturating_sub(3);
     let start = bytes[tail..].iter().rposition(|byte| *byte >= 0xc0);
@@ -289,13 +291,13 @@ fn missing(bytes: &[u8]) -> usize {
     if there < needed { there } else { 0 }
 }
 
-/// The last byte of `ESC [ … x` and what stands before it.
+/// The last byte of `ESC [ … x` and the parameters before it.
 fn parameters(sequence: &[u8]) -> Option<(u8, &str)> {
     let (final_byte, parameters) = sequence.strip_prefix(b"\x1b[")?.split_last()?;
     Some((*final_byte, std::str::from_utf8(parameters).ok()?))
 }
 
-/// How many characters of a text stand on the screen.
+/// How many columns a text takes up, counting one per character.
 pub(super) fn width(mut bytes: &[u8]) -> usize {
     let mut width = 0;
     while let Some(first) = bytes.first() {
@@ -303,14 +305,14 @@ pub(super) fn width(mut bytes: &[u8]) -> usize {
             0x1b => sequence_length(bytes).unwrap_or(bytes.len()),
             _ => 1,
         };
-        // Bytes that go on with a character count nothing.
+        // Continuation bytes of a character do not count.
         width += usize::from(*first >= 0x20 && !(0x80..0xc0).contains(first));
         bytes = &bytes[length..];
     }
     width
 }
 
-/// As much of a text as fits so many columns.
+/// The part of a text that fits into this many columns.
 pub(super) fn cut(bytes: &[u8], columns: usize) -> &[u8] {
     let (mut at, mut width) = (0, 0);
     while at < bytes.len() {

@@ -1,12 +1,13 @@
 //! What a terminal shows while several ranks write to it at once: bytes in, bytes out.
 //!
-//! One rank may have a terminal of its own. What it writes is passed through, so that its progress bars
-//! live as if it ran alone. Lines of other ranks, and the launcher's own, come above what it has not
-//! finished: that is erased, the line is written, and what was erased is drawn again.
+//! The terminal of one rank may be passed through, so that its progress bars work as if it ran
+//! alone. Lines of other ranks and of the launcher appear above its unfinished lines: these are
+//! erased, the new line is written, and the unfinished lines are drawn again.
 //!
-//! Of the bars that ranks without a terminal write, with a carriage return at the end, the one of the
-//! lowest rank stands at the bottom, if no unfinished line stands there. The others are left out until
-//! it is gone; what they end with, a line with a line feed, is printed as any other.
+//! Ranks without a terminal may write bars too, each ending with a carriage return. Only the bar of
+//! the lowest rank is shown, at the bottom, if there is no unfinished line. The other bars are
+//! hidden until it is gone; their final state, a line with a line feed, is printed like any other
+//! line.
 
 mod live;
 #[cfg(test)]
@@ -19,7 +20,7 @@ use ronde_control::wire::agent::OutputStream;
 
 use live::{LiveLines, cut, width};
 
-/// Who writes a bar.
+/// The rank that writes a bar, and whether it writes it to standard error.
 type BarOwner = (Rank, bool);
 
 /// The state of the screen's last lines.
@@ -28,22 +29,22 @@ pub(super) struct Display {
     live: LiveLines,
     /// The bars as their ranks last wrote them, without the carriage return.
     bars: BTreeMap<BarOwner, Vec<u8>>,
-    /// The bar that stands at the bottom of the screen.
+    /// The bar now drawn at the bottom of the screen.
     drawn: Option<Vec<u8>>,
 }
 
 impl Display {
-    /// Nothing stands on the terminal yet, which is so wide.
+    /// An empty terminal with this many columns.
     pub(super) fn new(columns: usize) -> Display {
         Display { columns, live: LiveLines::default(), bars: BTreeMap::new(), drawn: None }
     }
 
-    /// The window has another width.
+    /// Sets the new width of the window.
     pub(super) fn resize(&mut self, columns: usize) {
         self.columns = columns;
     }
 
-    /// The rank that has the terminal has written this.
+    /// Shows what the rank with the terminal has written.
     pub(super) fn pass_through(&mut self, bytes: &[u8]) -> Vec<u8> {
         let shown = self.live.push(bytes);
         let mut out = Vec::with_capacity(shown.len() + 16);
@@ -55,7 +56,7 @@ impl Display {
         out
     }
 
-    /// The rank that has the terminal has closed it.
+    /// Handles the end of the terminal's output.
     pub(super) fn end_live(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         self.live.finish(&mut out);
@@ -63,13 +64,13 @@ impl Display {
         out
     }
 
-    /// A rank has written these lines and bars, each with its prefix.
+    /// Shows lines and bars that a rank has written, each with its prefix.
     pub(super) fn show(&mut self, rank: Rank, stream: OutputStream, bytes: &[u8]) -> Vec<u8> {
         let owner = owner(rank, stream);
         let mut lines = Vec::with_capacity(bytes.len());
         for segment in segments(bytes) {
             match segment.strip_suffix(b"\r") {
-                // The carriage return before it was the end of a line after all.
+                // The preceding carriage return was part of a line ending after all.
                 None if segment == b"\n" => {
                     let before = self.bars.remove(&owner);
                     lines
@@ -80,7 +81,7 @@ impl Display {
                     lines.extend_from_slice(segment);
                 }
                 Some(bar) => match content(bar) {
-                    // Bars begin with a carriage return, too.
+                    // Bars may begin with a carriage return, too.
                     [] => {}
                     content if is_blank(content) => {
                         self.bars.remove(&owner);
@@ -94,19 +95,19 @@ impl Display {
         self.print(&lines)
     }
 
-    /// A rank has closed a stream: if its bar stands, it is left where it is.
+    /// Handles the end of a rank's stream: if its bar is shown, it is left where it is.
     pub(super) fn end(&mut self, rank: Rank, stream: OutputStream) -> Vec<u8> {
         let owner = owner(rank, stream);
-        let stood = self.standing().is_some_and(|(standing, _)| standing == owner);
+        let was_shown = self.bottom_bar().is_some_and(|(shown, _)| shown == owner);
         let mut out = Vec::new();
-        if self.bars.remove(&owner).is_some() && stood && self.drawn.take().is_some() {
+        if self.bars.remove(&owner).is_some() && was_shown && self.drawn.take().is_some() {
             out.push(b'\n');
         }
         self.draw_bar(&mut out);
         out
     }
 
-    /// Prints whole lines above what stands at the bottom.
+    /// Prints whole lines above the unfinished lines and the bar.
     pub(super) fn print(&mut self, lines: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(lines.len() + 16);
         if !lines.is_empty() {
@@ -124,7 +125,7 @@ impl Display {
         out
     }
 
-    /// Nothing more comes: the next line begins at the left.
+    /// Ends the display, so that the next output starts on a fresh line.
     pub(super) fn finish(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         self.live.finish(&mut out);
@@ -135,7 +136,7 @@ impl Display {
         out
     }
 
-    fn standing(&self) -> Option<(BarOwner, &[u8])> {
+    fn bottom_bar(&self) -> Option<(BarOwner, &[u8])> {
         self.bars.first_key_value().map(|(owner, bar)| (*owner, bar.as_slice()))
     }
 
@@ -145,16 +146,16 @@ impl Display {
         }
     }
 
-    /// Draws the bar that should stand at the bottom, unless it does.
+    /// Draws the bar that belongs at the bottom, unless it is already there.
     fn draw_bar(&mut self, out: &mut Vec<u8>) {
         if !self.live.is_clean() {
             return;
         }
-        let Some((_, bar)) = self.standing() else { return self.erase_bar(out) };
-        // A bar that fills the last column would begin another line.
-        let room = self.columns.saturating_sub(1);
-        let mut bar = match width(bar) > room {
-            true => cut(bar, room).to_vec(),
+        let Some((_, bar)) = self.bottom_bar() else { return self.erase_bar(out) };
+        // A bar that fills the last column would start another line.
+        let available = self.columns.saturating_sub(1);
+        let mut bar = match width(bar) > available {
+            true => cut(bar, available).to_vec(),
             false => bar.to_vec(),
         };
         if bar.contains(&0x1b) {
@@ -173,7 +174,7 @@ fn owner(rank: Rank, stream: OutputStream) -> BarOwner {
     (rank, stream == OutputStream::Stderr)
 }
 
-/// Lines and bars, each with what ends it.
+/// Splits into lines and bars, each with its ending.
 fn segments(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -185,7 +186,7 @@ fn segments(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// What a rank wrote, behind its prefix.
+/// What a rank wrote, without its prefix.
 fn content(segment: &[u8]) -> &[u8] {
     let start = segment.windows(2).position(|pair| pair == b">:").map_or(0, |at| at + 2);
     &segment[start..]

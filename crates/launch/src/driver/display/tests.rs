@@ -1,39 +1,39 @@
-//! Each case is written as what comes, and judged by what then stands on a small terminal.
+//! Each case is a list of inputs and the expected contents of a small terminal.
 
 use OutputStream::{Stderr, Stdout};
 
 use super::*;
 
-/// A terminal that knows what [`Display`] and the programs in these tests write.
-struct Glass {
+/// A terminal that understands what [`Display`] and the programs in these tests write.
+struct TestTerminal {
     rows: Vec<Vec<char>>,
     at: (usize, usize),
 }
 
-impl Glass {
+impl TestTerminal {
     fn of(bytes: &[u8]) -> Vec<String> {
-        let mut glass = Glass { rows: vec![Vec::new()], at: (0, 0) };
+        let mut terminal = TestTerminal { rows: vec![Vec::new()], at: (0, 0) };
         let text = String::from_utf8(bytes.to_vec()).unwrap();
         let mut rest = text.as_str();
         while let Some(first) = rest.chars().next() {
             let mut length = first.len_utf8();
             match first {
                 '\n' => {
-                    glass.at = (glass.at.0 + 1, 0);
-                    if glass.at.0 == glass.rows.len() {
-                        glass.rows.push(Vec::new());
+                    terminal.at = (terminal.at.0 + 1, 0);
+                    if terminal.at.0 == terminal.rows.len() {
+                        terminal.rows.push(Vec::new());
                     }
                 }
-                '\r' => glass.at.1 = 0,
+                '\r' => terminal.at.1 = 0,
                 '\x1b' => {
                     length = rest[2..].find(|it: char| it.is_ascii_alphabetic()).unwrap() + 3;
-                    glass.escape(&rest[2..length - 1], &rest[length - 1..length]);
+                    terminal.escape(&rest[2..length - 1], &rest[length - 1..length]);
                 }
-                letter => glass.put(letter),
+                letter => terminal.put(letter),
             }
             rest = &rest[length..];
         }
-        let rows = glass.rows.iter().map(|row| row.iter().collect::<String>());
+        let rows = terminal.rows.iter().map(|row| row.iter().collect::<String>());
         let mut rows: Vec<String> = rows.map(|row| row.trim_end().to_owned()).collect();
         while rows.last().is_some_and(String::is_empty) {
             rows.pop();
@@ -59,7 +59,7 @@ impl Glass {
     fn escape(&mut self, parameters: &str, command: &str) {
         let count = parameters.parse().unwrap_or(1);
         match command {
-            "A" => self.at.0 = self.at.0.checked_sub(count).expect("it went above its own lines"),
+            "A" => self.at.0 = self.at.0.checked_sub(count).expect("moved above the first line"),
             "B" => self.at.0 = (self.at.0 + count).min(self.rows.len() - 1),
             "K" if parameters == "2" => self.rows[self.at.0].clear(),
             "K" => self.rows[self.at.0].truncate(self.at.1),
@@ -68,19 +68,19 @@ impl Glass {
                 self.rows[self.at.0].truncate(self.at.1);
             }
             "m" | "h" | "l" => {}
-            other => panic!("unknown: {other}"),
+            other => panic!("unknown escape sequence: {other}"),
         }
     }
 }
 
 const COLUMNS: usize = 40;
 
-/// What comes.
+/// One input.
 #[derive(Clone, Copy)]
 enum Step<'a> {
     /// From the rank with the terminal.
     Live(&'a str),
-    /// From another rank, as `logs` gives it.
+    /// From another rank, as `logs` formats it.
     Text(u32, OutputStream, &'a str),
     /// A rank has closed its stream.
     End(u32, OutputStream),
@@ -105,11 +105,11 @@ fn one(display: &mut Display, step: &Step<'_>) -> Vec<u8> {
 }
 
 fn screen(steps: &[Step<'_>]) -> Vec<String> {
-    Glass::of(&bytes(steps))
+    TestTerminal::of(&bytes(steps))
 }
 
 #[test]
-fn who_writes_alone_is_passed_through_to_the_byte() {
+fn output_of_a_single_writer_is_unchanged() {
     let texts =
         ["plain\n", "\r 10%|#  |", "\r 20%|## |", "\x1b[2K\x1b[1A\x1b[31mred\x1b[0m", "größer"];
     let steps: Vec<Step<'_>> = texts.iter().map(|text| Live(text)).collect();
@@ -119,7 +119,7 @@ fn who_writes_alone_is_passed_through_to_the_byte() {
 }
 
 #[test]
-fn no_sequence_and_no_character_is_cut() {
+fn escape_sequences_and_characters_are_never_split() {
     let text = "a\x1b[38;5;208mgrün\x1b]0;title\x07 火🎈\x1b(B\x1b[0m\x1b[?25l\r\n";
     for size in 1..7 {
         let mut display = Display::new(COLUMNS);
@@ -147,7 +147,7 @@ fn lines_of_others_come_above_the_bar_of_the_rank_with_the_terminal() {
     assert_eq!(screen(&steps), [&above[..], &[" 20%|##  |"]].concat());
     let erased = b"start\n\r 10%|#   |\x1b[m\r\x1b[J[1]<stdout>:hello\n";
     assert!(bytes(&steps).starts_with(erased));
-    // The shorter text over the longer one is drawn again as it stood.
+    // A shorter text over a longer one is drawn again as it was.
     let steps = [Live("\rlonger text"), Live("\rshort"), Note("line\n"), Live("!")];
     assert_eq!(screen(&steps), ["line", "short! text"]);
 }
@@ -178,7 +178,7 @@ fn a_block_of_several_lines_stays_together() {
         }
         let expected = ["begin", "[1]<stderr>:hello", "epoch 3", "step 3", "loss 3"];
         assert_eq!(screen(&steps), expected, "after {hello_after}");
-        // It ends, and what comes then comes below.
+        // Once the block has ended, later output appears below it.
         steps.extend([Live("\n\x1b[?25h"), line("[1]<stderr>:bye\n"), Live("end\n")]);
         assert_eq!(screen(&steps)[2..], ["epoch 3", "step 3", "loss 3", "[1]<stderr>:bye", "end"]);
     }
@@ -212,7 +212,7 @@ fn bars_below_each_other_stay_together_with_the_cursor_at_the_upper_one() {
 }
 
 #[test]
-fn of_bars_of_several_ranks_only_the_lowest_ones_stands() {
+fn only_the_bar_of_the_lowest_rank_is_shown() {
     let steps = [
         Text(1, Stderr, "[1]<stderr>:10%\r"),
         Text(0, Stderr, "[0]<stderr>:\r"),
@@ -223,18 +223,18 @@ fn of_bars_of_several_ranks_only_the_lowest_ones_stands() {
         Text(1, Stderr, "[1]<stderr>:30%\r"),
     ];
     assert_eq!(screen(&steps), ["[2]<stdout>:hello", "[0]<stderr>:20%"]);
-    // What changes nothing writes nothing: nothing flickers.
+    // An input that changes nothing writes nothing, so nothing flickers.
     let mut display = Display::new(COLUMNS);
     let written: Vec<usize> = steps.iter().map(|step| one(&mut display, step).len()).collect();
     assert_eq!((written[1], written[3], written[6]), (0, 0, 0), "{written:?}");
-    // When it is done, the next one stands.
+    // When it is done, the next one is shown.
     let done = [Text(0, Stderr, "[0]<stderr>:100%\n"), Text(1, Stderr, "[1]<stderr>:40%\r")];
     let rows = screen(&[&steps[..], &done].concat());
     assert_eq!(rows, ["[2]<stdout>:hello", "[0]<stderr>:100%", "[1]<stderr>:40%"]);
 }
 
 #[test]
-fn a_line_does_not_keep_the_rest_of_a_bar() {
+fn a_line_does_not_leave_the_rest_of_a_bar_behind() {
     let bar = Text(0, Stderr, "[0]<stderr>:a rather long bar\r");
     let rows = screen(&[bar, Text(0, Stdout, "[0]<stdout>:x\n")]);
     assert_eq!(rows, ["[0]<stdout>:x", "[0]<stderr>:a rather long bar"]);
@@ -243,7 +243,7 @@ fn a_line_does_not_keep_the_rest_of_a_bar() {
 }
 
 #[test]
-fn a_bar_that_erases_itself_is_gone_and_one_that_is_left_standing_stays() {
+fn a_bar_that_erases_itself_disappears_and_one_that_does_not_remains() {
     for blank in ["[0]<stderr>:      \r", "[0]<stderr>:\x1b[2K\r", "[0]<stderr>:\x1b[K  \r"] {
         let steps = [Text(0, Stderr, "[0]<stderr>:10%\r"), Text(0, Stderr, blank), Note("n\n")];
         assert_eq!(screen(&steps), ["n"], "{blank:?}");
@@ -260,11 +260,11 @@ fn a_bar_that_erases_itself_is_gone_and_one_that_is_left_standing_stays() {
     out.extend(display.finish());
     out.extend(display.finish());
     out.extend_from_slice(b"error: x");
-    assert_eq!(Glass::of(&out), ["[0]<stderr>:10%", "[1]<stderr>:20%", "error: x"]);
+    assert_eq!(TestTerminal::of(&out), ["[0]<stderr>:10%", "[1]<stderr>:20%", "error: x"]);
 }
 
 #[test]
-fn a_line_feed_that_comes_later_belongs_to_the_line_before() {
+fn a_line_feed_that_arrives_late_belongs_to_the_previous_line() {
     let steps = [
         Text(0, Stderr, "[0]<stderr>:bar\r"),
         Text(1, Stdout, "[1]<stdout>:dos\r"),
@@ -300,7 +300,7 @@ fn a_rank_that_dies_in_the_middle_leaves_the_terminal_in_order() {
 }
 
 #[test]
-fn what_a_program_can_write_makes_nothing_grow_or_fail() {
+fn no_program_output_causes_unbounded_growth_or_a_panic() {
     let mut display = Display::new(COLUMNS);
     for piece in [
         "\x1b[5A",

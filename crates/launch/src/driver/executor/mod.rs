@@ -1,5 +1,5 @@
-//! The driver of a job: carries out what the machine in `ronde_control::job` decides, and tells it what
-//! happens. It decides nothing.
+//! The driver of a job: carries out what the state machine in `ronde_control::job` decides, and
+//! reports to it what happens. It decides nothing.
 
 mod arrivals;
 
@@ -39,41 +39,42 @@ use crate::signals::Signals;
 use crate::source::{HostSource, Search};
 use crate::window;
 
-/// How long an agent that was told to stop waits for its workers to leave at their next commit.
+/// How long an agent that is asked to stop waits for its workers to leave at their next commit.
 const LINGER: Duration = Duration::from_secs(30);
 
-/// What a job is told whose caller has gone.
+/// The signal (SIGHUP) that ends a job whose caller is gone.
 const HANG_UP: i32 = 1;
 
-/// Events that an answer to whoever watches shows.
+/// How many of the last events a status reply contains.
 const LAST: usize = 8;
 
-/// A job on its way.
+/// A running job.
 pub(super) struct Driver<'a> {
     job: &'a Job,
-    /// What the marks of its processes begin with.
+    /// Prefix of the marks of its processes.
     id: String,
     span: Span,
     news: mpsc::Sender<DriverInput>,
     machine: JobMachine,
     context: DriverContext,
     agents: BTreeMap<AgentId, ConnectedAgent>,
-    /// Hosts that have not arrived. Those of a job that needs all of them are one party, which starts
-    /// together or not at all. Otherwise each is a party of its own, because it may come at any time;
-    /// ranks dial each other at all addresses that a host has, so it need only reach the launcher.
+    /// Batches of hosts that are still being set up. If the job needs all its hosts, they form one
+    /// batch, which starts together or not at all. Otherwise each host is a batch of its own,
+    /// because it may join at any time; ranks dial each other at every address of a host, so a host
+    /// only needs to reach the launcher.
     parties: Vec<HostSetup>,
-    /// Agents that have dialled in and that the job has not sent for, by the names of their hosts.
+    /// Agents that have dialled in and that the job has not asked for yet, by host name.
     waiting: BTreeMap<String, DialledAgent>,
-    /// The hosts, and how each is reached that was ever named.
+    /// The current hosts, and how to reach every host that was ever listed.
     hosts: Vec<Host>,
     methods: BTreeMap<String, ReachMethod>,
-    /// Where each rank sits, in rank order, where that is known from the beginning.
+    /// The slot of each rank, in rank order, if known from the start.
     slots: Vec<Slot>,
-    /// The ranks of such a job as workers of TensorFlow's own strategies.
+    /// If so, the ranks as workers of TensorFlow's own strategies.
     cluster: Vec<SocketAddr>,
     /// Where torch.distributed's own rendezvous would be: on the first host that arrived.
     master: Option<(IpAddr, u16)>,
-    /// The agent of the worker that has the launcher's input.
+    /// The agent of the worker that gets the launcher's standard input.
     first: Option<AgentId>,
     /// The workers that have a terminal.
     terminals: BTreeMap<Worker, WorkerTerminal>,
@@ -99,7 +100,7 @@ struct WorkerTerminal {
 enum AgentState {
     Coming,
     Ready(HostPlan),
-    /// It was told to end, or is of no use.
+    /// It was asked to end, or is not needed.
     Leaving,
 }
 
@@ -113,7 +114,7 @@ impl<'a> Driver<'a> {
         if let HostSource::DialledIn(agents) = &job.hosts {
             context.tell(&agents.invitation(&context.addresses));
         }
-        // Whoever may end a stalled job may end a stopped worker.
+        // A limit on stalls is also a limit on stopped workers.
         let stopped = job.job_spec.stopped.into_iter().chain(job.stall_shutdown()).min();
         let job_spec = JobSpec { stopped, ..job.job_spec.clone() };
         let mut driver = Driver {
@@ -143,13 +144,13 @@ impl<'a> Driver<'a> {
                 let search = Search { script: script.clone(), ssh: ssh.clone(), job, news };
                 driver.search.spawn(search.run());
             }
-            // They come by themselves.
+            // They connect on their own.
             HostSource::DialledIn(_) => {}
         }
         Ok(driver)
     }
 
-    /// Asks what an event means, and does it.
+    /// Passes an event to the state machine and carries out its decisions.
     fn decide(&mut self, event: JobInput, now: Time) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
@@ -159,7 +160,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Does what was decided; gives what came of it if that is known at once.
+    /// Carries out a decision; returns its results, if they are known at once.
     fn carry_out(&mut self, action: JobAction, now: Time) -> Vec<JobInput> {
         match action {
             JobAction::Tell(connections, message) => {
@@ -167,8 +168,8 @@ impl<'a> Driver<'a> {
             }
             JobAction::Close(connection) => self.context.outboxes.close(connection),
             JobAction::Formed(epoch, workers) => {
-                tracing::info!("world {} is formed of {} ranks", epoch.0, workers.len());
-                // The caller of `horovod.run` must know whose results count.
+                tracing::info!("world {} formed with {} ranks", epoch.0, workers.len());
+                // The caller of `horovod.run` must know which workers' results count.
                 if self.context.viewer == Viewer::Caller && self.job.job_spec.outlives_losses() {
                     self.context.screen.show(ScreenItem::World(workers));
                 }
@@ -176,7 +177,7 @@ impl<'a> Driver<'a> {
             JobAction::Answer(status) => {
                 let status = Status { events: self.context.event_bus.last(LAST), ..status };
                 for asker in self.context.askers.drain(..) {
-                    // Whoever does not wait any more loses nothing.
+                    // The asker may no longer be waiting.
                     let _ = asker.send(status.clone());
                 }
             }
@@ -229,7 +230,7 @@ impl<'a> Driver<'a> {
             AgentState::Leaving => {}
         }
         agent.state = AgentState::Leaving;
-        self.parties.retain(|party| !party.awaits(id));
+        self.parties.retain(|batch| !batch.awaits(id));
     }
 
     fn start_worker(&mut self, start: &Start) {
@@ -274,7 +275,7 @@ impl<'a> Driver<'a> {
             own: if inherits { Vec::new() } else { environment::own() },
             terminal,
         };
-        // One at a time: an environment may be large, and a frame is not endless.
+        // One at a time: an environment may be large, and the size of a frame is limited.
         handle.tell(DriverToAgent::Start { workers: vec![spec] });
         let view = self.view(start.rank, terminal);
         self.machine.seen_as(start.worker, view);
@@ -301,7 +302,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// The launcher's window has another size.
+    /// Passes the new size of the launcher's window on to the workers.
     pub(super) fn resized(&self, size: WindowSize) {
         self.context.screen.show(ScreenItem::Resized(size.columns.into()));
         for (worker, WorkerTerminal { agent, rank, .. }) in &self.terminals {
@@ -311,7 +312,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// The ranks of a job whose seats are known as workers of TensorFlow's own strategies.
+    /// The ranks as workers of TensorFlow's own strategies, if their slots are known.
     fn cluster(&self) -> Vec<SocketAddr> {
         let hosts = self.agents.values().filter_map(|agent| match &agent.state {
             AgentState::Ready(plan) => Some((agent.handle.host.as_str(), plan)),
@@ -320,7 +321,7 @@ impl<'a> Driver<'a> {
         cluster::workers(&self.slots, &hosts.collect::<Vec<_>>())
     }
 
-    fn hear(&mut self, id: AgentId, message: AgentToDriver, now: Time) {
+    fn on_agent_message(&mut self, id: AgentId, message: AgentToDriver, now: Time) {
         let Some(agent) = self.agents.get(&id) else { return };
         self.machine.on(JobInput::Heard(id), now);
         match message {
@@ -379,12 +380,13 @@ impl<'a> Driver<'a> {
             AgentToDriver::Continued { worker } => self.decide(JobInput::Continued(worker), now),
             AgentToDriver::Looked { found } => self.decide(JobInput::Looked(found), now),
             AgentToDriver::Leaving => self.decide(JobInput::Leaving(id, LINGER), now),
-            // Nobody asks for the rest.
+            // The driver requests nothing else.
             _ => {}
         }
     }
 
-    /// Shows what a worker wrote, with its prefixes; the machine reads what of it are complaints.
+    /// Shows what a worker wrote, with prefixes; the state machine also reads its standard error,
+    /// to find the cause of a failure.
     fn show(
         &mut self,
         (worker, stream): (Worker, OutputStream),
@@ -403,7 +405,7 @@ impl<'a> Driver<'a> {
         self.context.screen.show(ScreenItem::Text { rank, stream, bytes, live, done });
     }
 
-    /// How what a worker writes to a stream comes to the screen.
+    /// How a worker's stream reaches the screen.
     fn passing(&self, worker: Worker, stream: OutputStream) -> Passing {
         match self.terminals.get(&worker) {
             Some(terminal) if stream == OutputStream::Stdout => terminal.passing,
@@ -414,7 +416,7 @@ impl<'a> Driver<'a> {
     fn agent_gone(&mut self, id: AgentId, host_problem: HostProblem, now: Time) {
         let Some(mut agent) = self.agents.remove(&id) else { return };
         let HostProblem { reason, hint } = agent.handle.shut_down(host_problem);
-        tracing::info!("the agent of {} has gone: {reason}", agent.handle.host);
+        tracing::info!("the agent on {} is gone: {reason}", agent.handle.host);
         match agent.state {
             AgentState::Coming => {
                 self.gather(
@@ -439,15 +441,15 @@ impl<'a> Driver<'a> {
                 self.machine.on(JobInput::Heard(id(index)), now);
                 self.gather(id(index), host_setup::HostSetupInput::Hello { version }, now);
             }
-            DriverInput::Agent(index, message) => self.hear(id(index), message, now),
+            DriverInput::Agent(index, message) => self.on_agent_message(id(index), message, now),
             DriverInput::AgentGone(index, host_problem) => {
                 self.agent_gone(id(index), host_problem, now);
             }
             DriverInput::Silent(index, error) if !self.machine.is_over() => {
-                // The number came from a greeting.
+                // The index comes from a peer's greeting, so it may be wrong.
                 match self.agents.get_mut(&id(index)) {
                     Some(agent) => agent.handle.fell_silent(&error),
-                    None => tracing::warn!(index, "a lifeline named a host that is not there"),
+                    None => tracing::warn!(index, "a lifeline named an unknown host"),
                 }
             }
             DriverInput::Printed(WindowCredit { agent, cost }) => {
@@ -457,14 +459,14 @@ impl<'a> Driver<'a> {
                 self.context.side_connections.receive(sealed, greeting);
             }
             DriverInput::Returned(rank, returned) => match (&self.job.deliveries, returned) {
-                // Nobody may listen any more; then what comes is for nobody.
+                // The receiver may be gone; then the piece is dropped.
                 (Some(deliveries), CallResult::Piece(bytes, _place)) => {
                     drop(deliveries.send(bytes));
                 }
                 (Some(_), CallResult::End) => {}
                 (None, returned) => self.context.screen.show(ScreenItem::Returned(rank, returned)),
             },
-            // Whoever has gone meanwhile loses nothing.
+            // The follower may be gone by now.
             DriverInput::Followed(follower) => drop(follower.send(self.context.event_bus.follow())),
             DriverInput::OutputLost(output, reason) => {
                 self.context.happened(JobEventKind::OutputLost { output, reason });
@@ -473,7 +475,7 @@ impl<'a> Driver<'a> {
                 self.context.askers.push(answer);
                 self.decide(JobInput::Asked, now);
             }
-            DriverInput::Stdin(piece) => self.take_input(piece, now),
+            DriverInput::Stdin(piece) => self.on_stdin(piece, now),
             meeting => {
                 if let Some(event) = self.context.outboxes.take_in(meeting) {
                     self.decide(event, now);
@@ -482,8 +484,9 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Rank 0 has the launcher's input, unless it only shows whether the caller of `horovod.run` lives.
-    fn take_input(&mut self, piece: Option<Vec<u8>>, now: Time) {
+    /// Passes the launcher's standard input to rank 0. Under `horovod.run`, the input only shows
+    /// whether the caller is still alive.
+    fn on_stdin(&mut self, piece: Option<Vec<u8>>, now: Time) {
         let command = match (self.context.viewer, piece) {
             (Viewer::Terminal, Some(bytes)) => DriverToAgent::Stdin { bytes },
             (Viewer::Terminal, None) => DriverToAgent::StdinEnd,
@@ -496,7 +499,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// The launcher was sent a signal.
+    /// Handles a signal to the launcher.
     pub(super) fn signalled(&mut self, signal: i32, now: Time) {
         self.decide(JobInput::Interrupted(signal), now);
     }
@@ -504,29 +507,29 @@ impl<'a> Driver<'a> {
     /// Handles timers that are due at `now`.
     pub(super) fn tick(&mut self, now: Time) {
         self.decide(JobInput::Tick, now);
-        let actions = self.parties.iter_mut().flat_map(|party| party.tick(now)).collect();
+        let actions = self.parties.iter_mut().flat_map(|batch| batch.tick(now)).collect();
         self.proceed(actions, now);
     }
 
-    /// When something must happen even if nothing else does.
+    /// When to call `tick` even if no input arrives.
     pub(super) fn next_wakeup(&self) -> Option<Time> {
-        let parties = self.parties.iter().filter_map(HostSetup::next_wakeup);
-        parties.chain(self.machine.next_wakeup()).min()
+        let wakeups = self.parties.iter().filter_map(HostSetup::next_wakeup);
+        wakeups.chain(self.machine.next_wakeup()).min()
     }
 
-    /// Whether nothing is left of the job.
+    /// Whether nothing of the job is left.
     pub(super) fn is_over(&self) -> bool {
         self.given_up || (self.machine.is_over() && self.agents.is_empty())
     }
 
-    /// Waits until everybody knows how the job ended, or for a signal.
+    /// Waits until all output and events are written, or for a signal.
     pub(super) async fn finish(self, signals: &mut Signals) -> JobOutcome {
-        // By now everything has come that workers wrote before they ended.
+        // By now all output of the workers has arrived.
         let mut outcome = self.machine.outcome();
-        // It quotes what ranks, hosts and scripts have said.
+        // It quotes text from ranks, hosts and scripts.
         outcome.verdict.text = outcome.verdict.text.map(|text| printable(&text).into_owned());
         let through = self.job.output.screen.passed_through();
-        let (screen, event_bus, _guests) = self.context.close(through);
+        let (screen, event_bus, _side_connections) = self.context.close(through);
         if !self.given_up {
             tokio::select! {
                 lost = tokio::task::spawn_blocking(|| screen.finish()) => {
@@ -539,7 +542,7 @@ impl<'a> Driver<'a> {
         tokio::select! {
             line = event_bus.finish(JobEventKind::JobEnded { exit_code: code, verdict }) => {
                 if let Some(line) = line {
-                    // The screen has ended before.
+                    // The screen has already ended.
                     let _ = writeln!(io::stderr(), "[ronde] {line}");
                 }
             }
@@ -553,7 +556,7 @@ fn id(index: usize) -> AgentId {
     AgentId(index as u32)
 }
 
-/// The place that a worker will probably have, if all slots on offer are used.
+/// The slot that a worker will probably have, assuming that all offered slots are used.
 fn likely_slot(start: &Start, hosts: &[Host]) -> Slot {
     let Start { host, slot, .. } = start;
     let has = |known: &&Host| known.slots > *slot || known.name == *host;
@@ -574,7 +577,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_follows_from_what_is_on_offer() {
+    fn a_likely_slot_follows_from_the_offered_slots() {
         let start = |host: &str| Start {
             worker: Worker(9),
             agent: AgentId(4),

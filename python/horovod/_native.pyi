@@ -111,7 +111,7 @@ class Mpi:
     def supports_threads(self) -> bool:
         """Whether it supports concurrent calls from several threads."""
 
-    def seat(self, comm: int) -> tuple[int, int]:
+    def rank_and_size(self, comm: int) -> tuple[int, int]:
         """The rank of this process in a communicator, and the size of the communicator."""
 
     def part(self, ranks: list[int]) -> int:

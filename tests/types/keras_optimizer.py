@@ -20,5 +20,6 @@ def wrappers_keep_the_users_class(mine: Mine) -> None:
     assert_type(horovod.keras.DistributedOptimizer(mine), Mine)
     assert_type(horovod.keras.PartialDistributedOptimizer(mine), Mine)
     assert_type(horovod.tensorflow.keras.DistributedOptimizer(mine, op=horovod.keras.Sum), Mine)
+    assert_type(horovod.tensorflow.DistributedOptimizer(mine), Mine)
     assert_type(horovod.tensorflow.DistributedGradientTape(mine), Mine)
     assert_type(horovod.tensorflow.PartialDistributedGradientTape(mine), Mine)

@@ -9,6 +9,7 @@ pub mod autotune;
 pub mod bench;
 pub mod cause;
 mod collective;
+mod counted;
 pub mod doctor;
 mod dtype;
 pub mod event;
@@ -28,6 +29,7 @@ pub mod watching;
 pub mod wire;
 
 pub use collective::Collective;
+pub use counted::counted;
 pub use dtype::{DType, ReduceOp};
 pub use ids::{ConnectionId, Epoch, Rank, SetId, Time, Worker};
 pub use printable::printable;

@@ -227,16 +227,16 @@ fn a_worker_joins_again_when_told_to_at_any_step() {
         launcher.await_all(&all);
         launcher.tell(&all, &again);
         // 2. Between the world and its layout; two of them are faster than the third.
-        launcher.seat(&all);
+        launcher.assign(&all);
         launcher.located(&[0, 2]);
         launcher.tell(&all, &again);
         // 3. When all wait for the layout.
-        launcher.seat(&all);
+        launcher.assign(&all);
         launcher.located(&all);
         launcher.lose(&all, 9, "was killed");
         // 4. While they share memory: the world has a third rank that never was a process.
         launcher.await_all(&all);
-        launcher.seat(&[0, 1]);
+        launcher.assign(&[0, 1]);
         launcher.located(&[0, 1]);
         let leaders = vec![Rank(0), Rank(0)];
         launcher.tell(&[1], &DriverToRank::Layout { leaders });
@@ -257,7 +257,7 @@ fn updates_received_while_joining_are_kept() {
     let (launcher, settings) = (ElasticLauncher::start(), settings(Transport::Auto));
     let change = Change { removed: true, ..Change::default() };
     let engines = join_all(&launcher, &[0, 1], &settings, || {
-        launcher.seat(&[0, 1]);
+        launcher.assign(&[0, 1]);
         launcher.tell(&[0, 1], &DriverToRank::Ask);
         launcher.tell(&[0], &DriverToRank::Update { change });
         launcher.lay_out(&[0, 1]);

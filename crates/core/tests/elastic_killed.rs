@@ -174,7 +174,7 @@ impl Job {
         }
         self.launcher.await_all(&workers);
         if fault != Fault::Waiting {
-            self.launcher.seat(&workers);
+            self.launcher.assign(&workers);
         }
         if fault == Fault::Met {
             std::thread::sleep(Duration::from_micros(rng.below(2000) as u64));

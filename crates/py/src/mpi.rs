@@ -116,7 +116,7 @@ impl Mpi {
     }
 
     /// The rank of this process in a communicator, and its size.
-    #[pyo3(name = "seat")]
+    #[pyo3(name = "rank_and_size")]
     fn comm_rank_and_size(&self, comm: MpiHandle) -> PyResult<(u32, u32)> {
         self.rank_and_size(comm).map_err(PyRuntimeError::new_err)
     }

@@ -93,12 +93,12 @@ impl ElasticLauncher {
 
     /// Waits until these workers have connected, and makes them a world, in this order.
     pub fn form(&self, workers: &[u32]) {
-        self.seat(workers);
+        self.assign(workers);
         self.lay_out(workers);
     }
 
     /// First step of forming a world: waits until all have connected and assigns their ranks.
-    pub fn seat(&self, workers: &[u32]) {
+    pub fn assign(&self, workers: &[u32]) {
         let mut state = self.await_workers(workers);
         state.epoch += 1;
         let epoch = Epoch(state.epoch);

@@ -62,7 +62,7 @@ def meeting(comm: object = None) -> tuple[_native.Mpi, int] | None:
     if not wanted and comm is None and not mpi.is_running():
         return None
     mpi.start(environment.wants_mpi_threads())
-    place = mpi.seat(mpi.world)
+    place = mpi.rank_and_size(mpi.world)
     if comm is None and started and place != started[1:]:
         # The library is not the launcher's, so each process is in its own MPI world.
         if wanted:
@@ -157,7 +157,7 @@ def _controller() -> str:
 
 def _handle(mpi: _native.Mpi, comm: object) -> int:
     if isinstance(comm, list):
-        rank = mpi.seat(mpi.world)[0]
+        rank = mpi.rank_and_size(mpi.world)[0]
         if rank not in comm:
             raise ValueError(f"this is rank {rank} of all, which is not in init(comm={comm})")
         return mpi.part(comm)

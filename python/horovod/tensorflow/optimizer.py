@@ -5,7 +5,7 @@ All others are in `horovod.tensorflow.keras`."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
@@ -104,8 +104,11 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         return self._optimizer.variables(*args, **kwargs)
 
 
+_Optimizer = TypeVar("_Optimizer")
+
+
 def DistributedOptimizer(
-    optimizer: Any,
+    optimizer: _Optimizer,
     name: str | None = None,
     use_locking: bool = False,
     device_dense: str = "",
@@ -120,7 +123,7 @@ def DistributedOptimizer(
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
-) -> Any:
+) -> _Optimizer:
     """Wrap an optimizer so that it applies gradients reduced over all ranks.
 
     Takes TensorFlow 1 and Keras optimizers; for the latter, `horovod.tensorflow.keras` has the same
@@ -216,4 +219,5 @@ def DistributedOptimizer(
     aggregation = LocalGradientAggregationHelper(
         backward_passes_per_step, reduce, sparse_as_dense, average_aggregated_gradients
     )
-    return _DistributedOptimizer(optimizer, name, use_locking, reducer, aggregation)
+    wrapped = _DistributedOptimizer(optimizer, name, use_locking, reducer, aggregation)
+    return cast("_Optimizer", wrapped)

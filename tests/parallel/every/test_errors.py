@@ -98,7 +98,6 @@ def test_adasum_on_one_rank_only_fails_on_every_rank(framework):
     check_world(framework)
 
 
-@pytest.mark.needs("mismatched types")
 @pytest.mark.parametrize("kind", COLLECTIVES)
 def test_different_types_fail_on_every_rank(framework, kind):
     arguments = [0] if kind == "broadcast" else []

@@ -17,7 +17,6 @@ FEATURES = (
     "join",
     "mixed groups",  # of several element types
     "mixed groups of allgathers",
-    "mismatched types",  # an error if the ranks' element types differ
     "objects",
     "ragged",  # first dimensions that differ between ranks, and splits
     "scalars",

@@ -71,7 +71,6 @@ class Jit(Jax):
         **Jax.lacks,
         "barrier": _NOT_TRACED,
         "join": _NOT_TRACED,
-        "mismatched types": "names in programs contain the type, so such ranks wait",
         "objects": _NOT_TRACED,
         "ragged": "the shapes in a program are fixed",
         "threads": "a program has its own order",

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use ronde_control::VERSION;
 use ronde_control::doctor::{
     ClockOffset, DoctorReport, Facts, Finding, Gpus, HostReport, Limit, Severity, Speed,
 };
+use ronde_control::{VERSION, counted};
 
 use crate::tables::plain;
 
@@ -21,7 +21,7 @@ const PACKAGES: [&str; 9] =
 
 /// The whole report, tables first.
 pub(super) fn text(report: &DoctorReport, taken: Duration, width: Option<u16>) -> String {
-    let count = plural(report.hosts.len(), "host");
+    let count = counted(report.hosts.len(), "host");
     let mut text = format!("Ronde {VERSION}: {count} in {:.1} s\n\n", taken.as_secs_f64());
     text += &plain(&software(&report.hosts), &[], width);
     text += "\n";
@@ -121,7 +121,7 @@ fn paths(report: &DoctorReport) -> Vec<Vec<String>> {
 /// For many hosts: the slowest and farthest paths.
 fn worst(speeds: &[Speed]) -> String {
     let mut measured: Vec<&Speed> = speeds.iter().filter(|path| path.problem.is_none()).collect();
-    let mut text = format!("{} measured\n", plural(measured.len(), "path"));
+    let mut text = format!("{} measured\n", counted(measured.len(), "path"));
     measured.sort_by_key(|path| path.bytes_per_second);
     for path in measured.iter().take(3) {
         let _ = writeln!(text, "  slowest: `{}` to `{}`, {}", path.from, path.to, speed(path));
@@ -148,7 +148,7 @@ fn verdict(report: &DoctorReport) -> String {
         *counts.entry(finding.severity).or_default() += 1;
     }
     counts.remove(&Severity::Note);
-    let listed = counts.iter().map(|(severity, count)| plural(*count, word(*severity)));
+    let listed = counts.iter().map(|(severity, count)| counted(*count, word(*severity)));
     let listed = listed.collect::<Vec<_>>().join(", ");
     let one = report.hosts.len() == 1;
     let these = if one { "this host" } else { "these hosts" };
@@ -171,10 +171,6 @@ fn word(severity: Severity) -> &'static str {
 fn with_header(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Vec<Vec<String>> {
     let header = header.iter().map(|name| (*name).to_owned()).collect();
     std::iter::once(header).chain(rows).collect()
-}
-
-fn plural(count: usize, word: &str) -> String {
-    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
 }
 
 fn shown(value: Option<String>) -> String {

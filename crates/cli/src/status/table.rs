@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ronde_control::counted;
 use ronde_control::event::JobEvent;
 use ronde_control::status::{LateRank, RankReport, RankState, RankStatus, TensorStatus};
 use ronde_launch::logs::time_of_day;
@@ -43,8 +44,8 @@ pub(super) fn snapshot(snapshot: &Snapshot<'_>, width: Option<u16>) -> String {
     let mut text = format!(
         "job {}: {} on {}, {world}, for {}: {}\n\n",
         snapshot.job.pid,
-        count(status.ranks.len(), "rank"),
-        count(hosts.len(), "host"),
+        counted(status.ranks.len(), "rank"),
+        counted(hosts.len(), "host"),
         long(status.age),
         snapshot.job.command,
     );
@@ -130,10 +131,6 @@ fn named(tensor: &TensorStatus) -> String {
         true => format!("{cut}{end}"),
         false => format!("{} {cut}{end}", tensor.kind),
     }
-}
-
-fn count(number: usize, thing: &str) -> String {
-    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Formats a duration: `4.2 s`, `3 min 5 s`, `2 h 7 min`.

@@ -10,6 +10,7 @@ mod meter;
 mod race;
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::time::Duration;
 
 use self::meter::Meter;
@@ -66,6 +67,15 @@ pub struct TunedValues {
     pub threshold: u64,
     /// The values that choose between algorithms.
     pub tuning: Tuning,
+}
+
+impl fmt::Display for TunedValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "buckets of up to {} bytes", self.threshold)?;
+        Tuning::TABLE
+            .iter()
+            .try_for_each(|knob| write!(f, ", {}={}", knob.name, self.tuning.value(knob)))
+    }
 }
 
 /// Parameters of the search; the numbers are those of Horovod's settings.

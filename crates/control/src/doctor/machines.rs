@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::facts::Facts;
 use super::{Finding, HostReport, Severity};
 use crate::host_setup::HostProblem;
-use crate::{PACKAGE_VERSION, install};
+use crate::{PACKAGE_VERSION, counted, install};
 
 /// Files that a rank opens besides its sockets: the program, libraries, data.
 const FILES_OF_A_RANK: u64 = 64;
@@ -107,7 +107,11 @@ fn memory_and_cpus(host: &HostReport, facts: &Facts, found: &mut Vec<Finding>) {
     if free > 0 && free < MEMORY_OF_A_RANK * u64::from(slots) {
         found.push(Finding::warning(
             &host.name,
-            format!("it has {slots} slots, but only {} MiB of free memory", free >> 20),
+            format!(
+                "it has {}, but only {} MiB of free memory",
+                counted(slots, "slot"),
+                free >> 20
+            ),
             "free some, or give it fewer slots: a rank with a framework needs half a GiB by itself",
         ));
     }

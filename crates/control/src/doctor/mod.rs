@@ -62,7 +62,7 @@ pub enum DoctorInput {
         version: String,
     },
     /// It has reported the time.
-    Told(ClockOffset),
+    Clock(ClockOffset),
     /// It has sent any other message.
     Said(AgentToDriver),
     /// It cannot be reached, or was lost.
@@ -144,7 +144,7 @@ impl DoctorRun {
                     host.fail(messages::other_version(&version, VERSION));
                 }
             }
-            DoctorInput::Told(clock) => {
+            DoctorInput::Clock(clock) => {
                 host.questions += 1;
                 let known = host.report.clock.map_or(u64::MAX, |known| known.round_trip_micros);
                 if clock.round_trip_micros < known {

@@ -36,7 +36,7 @@ fn facts() -> Facts {
 }
 
 fn time(ahead_micros: i64, round_trip_micros: u64) -> DoctorInput {
-    DoctorInput::Told(ClockOffset { ahead_micros, round_trip_micros })
+    DoctorInput::Clock(ClockOffset { ahead_micros, round_trip_micros })
 }
 
 fn examined(facts: Facts) -> DoctorInput {
@@ -259,7 +259,7 @@ fn unreachable_hosts_are_reported_once_with_addresses() {
     let outcome = |from: usize, callee: Callee, address: SocketAddr| {
         let blocked = [(1, Callee::Host(2)), (2, Callee::Host(1))].contains(&(from, callee));
         match address.ip().to_string().as_str() {
-            "172.17.0.1" => Dial::Stranger,
+            "172.17.0.1" => Dial::WrongProcess,
             _ if blocked => Dial::TimedOut,
             _ => Dial::Reached { micros: 80 },
         }

@@ -128,7 +128,7 @@ impl PathCheck {
         match &self.outcome {
             Some(Dial::Reached { .. }) => None,
             Some(Dial::Refused) => Some("refused".into()),
-            Some(Dial::Stranger) => Some("belongs to a different process".into()),
+            Some(Dial::WrongProcess) => Some("belongs to a different process".into()),
             Some(Dial::Failed { error }) => Some(error.clone()),
             Some(Dial::TimedOut) | None => Some("timed out".into()),
         }

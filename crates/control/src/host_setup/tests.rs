@@ -91,7 +91,7 @@ fn ranks_of_this_machine_start_as_soon_as_its_agents_have_connected() {
 fn working_addresses_are_used_and_dead_ones_delay_nothing() {
     let mut host_setup = dialling();
     most(&mut host_setup);
-    let other = dialled(Callee::Host(1), "172.17.0.1:41", Dial::Stranger);
+    let other = dialled(Callee::Host(1), "172.17.0.1:41", Dial::WrongProcess);
     assert_eq!(host_setup.on(AgentId(2), other, ms(31)), []);
     assert_eq!(
         host_setup.on(AgentId(2), dialled(Callee::Host(1), "10.0.0.2:41", reached(80)), ms(32)),

@@ -9,8 +9,8 @@ use super::{
     Announced, DeathReports, JobAction, JobMachine, JobOutcome, JobSpec, TIME_LIMIT, WorldPhase,
     messages,
 };
-use crate::Time;
 use crate::event::{HostSourceKind, JobEventKind, Seconds};
+use crate::{Time, counted};
 
 /// How long there may be too few workers before that is reported.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -199,7 +199,7 @@ impl JobMachine {
                 (_, None, AgentOnHost::Ready(_)) => "ready".into(),
                 (_, None, _) => "not reached".into(),
             };
-            format!("`{}`: {} slots, {state}", host.name, host.slots)
+            format!("`{}`: {}, {state}", host.name, counted(host.slots, "slot"))
         };
         let mut lines: Vec<String> = self.hosts.all.iter().map(describe).collect();
         if lines.is_empty() {

@@ -65,6 +65,7 @@ impl EndCause {
                 signal_name(*signal),
                 match ranks {
                     0 => "before any rank was started".into(),
+                    1 => "and its only rank with it".into(),
                     ranks => format!("and all {ranks} ranks with it"),
                 }
             ),

@@ -22,9 +22,9 @@ pub enum RendezvousMethod {
         port: u16,
     },
     /// Rank 0 writes a rendezvous file into this user's private directory on this host.
-    HostNote,
+    HostFile,
     /// Rank 0 writes a rendezvous file into a directory that all hosts share.
-    SharedNote {
+    SharedFile {
         /// The directory set by the user; `None` for one in the home directory.
         directory: Option<String>,
     },
@@ -40,14 +40,14 @@ pub fn rendezvous_method(
         return by_secret(started, &secret, look_up(settings::RONDE_RENDEZVOUS_PORT.name));
     }
     if let Some(directory) = look_up(settings::RONDE_RENDEZVOUS_DIR.name) {
-        return Ok(RendezvousMethod::SharedNote { directory: Some(directory) });
+        return Ok(RendezvousMethod::SharedFile { directory: Some(directory) });
     }
     match (started.spread, started.launcher) {
-        (Spread::OneHost, _) => Ok(RendezvousMethod::HostNote),
+        (Spread::OneHost, _) => Ok(RendezvousMethod::HostFile),
         // Pods share a home directory only if the user says so.
         (Spread::Hosts, LauncherKind::Kubernetes) => Err(no_way(started)),
         (Spread::Hosts, _) if started.job.is_none() => Err(no_way(started)),
-        (Spread::Hosts, _) => Ok(RendezvousMethod::SharedNote { directory: None }),
+        (Spread::Hosts, _) => Ok(RendezvousMethod::SharedFile { directory: None }),
     }
 }
 

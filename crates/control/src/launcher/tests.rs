@@ -124,13 +124,13 @@ fn ranks_meet_through_a_secret_or_a_private_rendezvous_file() {
         let started = detect(look_up(variables)).unwrap().unwrap();
         rendezvous_method(&started, look_up(set))
     };
-    let shared = |directory: Option<&str>| RendezvousMethod::SharedNote {
+    let shared = |directory: Option<&str>| RendezvousMethod::SharedFile {
         directory: directory.map(Into::into),
     };
     let by =
         |host: &str, port| RendezvousMethod::Secret { key: key.clone(), host: host.into(), port };
     let given = format!("RONDE_SECRET={secret}");
-    assert_eq!(meets(OPEN_MPI, ""), Ok(RendezvousMethod::HostNote));
+    assert_eq!(meets(OPEN_MPI, ""), Ok(RendezvousMethod::HostFile));
     assert_eq!(meets(SLURM, ""), Ok(shared(None)));
     assert_eq!(meets(KUBERNETES, "RONDE_RENDEZVOUS_DIR=/d"), Ok(shared(Some("/d"))));
     assert_eq!(meets(KUBERNETES, &given), Ok(by("job-0.svc", 29507)));

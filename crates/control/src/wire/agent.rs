@@ -180,7 +180,7 @@ pub enum Dial {
     /// There was no answer.
     TimedOut,
     /// Something else listens there.
-    Stranger,
+    WrongProcess,
     /// Any other I/O error.
     Failed {
         /// The system's error message.
@@ -194,7 +194,7 @@ impl fmt::Display for Dial {
             Dial::Reached { micros } => write!(f, "it answered after {micros} µs"),
             Dial::Refused => f.write_str("the connection was refused"),
             Dial::TimedOut => f.write_str("it did not answer in time"),
-            Dial::Stranger => f.write_str("a different process answered"),
+            Dial::WrongProcess => f.write_str("a different process answered"),
             Dial::Failed { error } => f.write_str(error),
         }
     }

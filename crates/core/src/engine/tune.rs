@@ -41,12 +41,12 @@ impl Tuner {
             return true;
         };
         self.write(&log_line(&values, score));
-        tracing::debug!(?values, score, "autotuning measured a point");
+        tracing::debug!("autotuning measured a score of {score:.3} with {values}");
         let (chosen, continues) = match next {
             NextStep::Try(chosen) => (chosen, true),
             NextStep::Keep { values: chosen, score } => {
                 self.write(&log_line(&chosen, score));
-                tracing::info!(values = ?chosen, score, "autotuning has finished");
+                tracing::info!("autotuning has finished: a score of {score:.3} with {chosen}");
                 (chosen, false)
             }
         };

@@ -146,6 +146,10 @@ async fn output(command: &mut Command) -> Result<String, String> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
+    // Emulators such as qemu notice only in the child that there is no such program.
+    if output.status.code() == Some(127) {
+        return Err(ABSENT.into());
+    }
     let lines = [output.stderr, output.stdout].map(|text| last_line(&text));
     let message = lines.into_iter().find(|line| !line.is_empty()).unwrap_or_default();
     Err(format!("failed ({}): {message}", output.status))

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ronde_control::wire::agent::OfferAnswer;
 use ronde_control::wire::{self, Callee, Greeting, JobKey};
-use ronde_control::{VERSION, printable};
+use ronde_control::{VERSION, counted, printable};
 use rustix::process::setsid;
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpStream, lookup_host};
@@ -127,7 +127,8 @@ async fn dial(
             match offer(address, agent_offer, key, mark).await {
                 Ok(sealed) => {
                     let AgentOffer { name, slots, .. } = agent_offer;
-                    print_line(&format!("`{name}` joined the job at {address} with {slots} slots"));
+                    let slots = counted(*slots, "slot");
+                    print_line(&format!("`{name}` joined the job at {address} with {slots}"));
                     return Ok(sealed);
                 }
                 Err(failure) => seen.push(failure),

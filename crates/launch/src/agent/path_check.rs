@@ -148,7 +148,7 @@ async fn reach(address: SocketAddr, key: &JobKey, callee: Callee, limit: Duratio
     match timeout(limit.saturating_sub(start.elapsed()), call(stream, key, callee)).await {
         Ok(Ok(_)) => Dial::Reached { micros: start.elapsed().as_micros().min(1 << 31) as u32 },
         // A peer without the key, or one that rejects this callee, is not the host we want.
-        Ok(Err(_)) => Dial::Stranger,
+        Ok(Err(_)) => Dial::WrongProcess,
         Err(_) => Dial::TimedOut,
     }
 }

@@ -108,7 +108,7 @@ impl Doctor {
                 (index, DoctorInput::Gone(problem))
             }
             DriverInput::Agent(index, AgentToDriver::Time { unix_micros }) => {
-                (index, DoctorInput::Told(self.compare(index, unix_micros)))
+                (index, DoctorInput::Clock(self.compare(index, unix_micros)))
             }
             DriverInput::Agent(index, message) => (index, DoctorInput::Said(message)),
             // No rank joins and no output arrives here.
@@ -165,7 +165,7 @@ pub(crate) fn unix_micros() -> u64 {
 fn in_words(event: &DoctorInput) -> String {
     match event {
         DoctorInput::Hello { version } => format!("its agent is there, version {version}"),
-        DoctorInput::Told(_) => "it has told the time".into(),
+        DoctorInput::Clock(_) => "it reported the time".into(),
         DoctorInput::Said(AgentToDriver::Listening { listeners, .. }) => {
             let at: Vec<String> = listeners.iter().map(|it| it.address.to_string()).collect();
             format!("its agent listens at {}", at.join(", "))

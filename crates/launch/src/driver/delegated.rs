@@ -204,7 +204,9 @@ impl DelegatedRun {
     /// caller.
     fn on(&mut self, news: DriverInput) -> bool {
         match news {
-            DriverInput::Guest(sealed, greeting) => self.side_connections.receive(sealed, greeting),
+            DriverInput::SideConnection(sealed, greeting) => {
+                self.side_connections.receive(sealed, greeting)
+            }
             DriverInput::Returned(rank, returned) => {
                 let first = match &returned {
                     CallResult::Piece(bytes, _) => bytes.first() == Some(&RAISED),

@@ -175,7 +175,7 @@ pub(crate) enum DriverInput {
     /// Standard input, or its end.
     Stdin(Option<Vec<u8>>),
     /// An authenticated peer has connected for something other than the rendezvous.
-    Guest(SealedConnection, Greeting),
+    SideConnection(SealedConnection, Greeting),
     /// A rank has returned something to the caller of `horovod.run`.
     Returned(Rank, CallResult),
     /// A watcher asks for the job's status.

@@ -254,7 +254,7 @@ async fn serve(
             DriverInput::Offered(DialledAgent { name, slots, mark, version, sealed })
         }
         Greeting::Fetch { .. } | Greeting::Deliver { .. } | Greeting::Watch { .. } => {
-            DriverInput::Guest(sealed, greeting)
+            DriverInput::SideConnection(sealed, greeting)
         }
         // All other callers go to the job machine, which refuses those that are not ranks.
         _ => return attend(connection, (sealed, greeting), news).await,

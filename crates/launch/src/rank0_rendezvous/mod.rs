@@ -73,7 +73,7 @@ pub fn gather(
             let addresses = resolve(host, *port)?;
             Ok(Invitation { addresses, key: key.clone() })
         }),
-        RendezvousMethod::HostNote | RendezvousMethod::SharedNote { .. } => {
+        RendezvousMethod::HostFile | RendezvousMethod::SharedFile { .. } => {
             let rendezvous_file = RendezvousFile::of(started, rendezvous_method, places)
                 .map_err(GatherError::rendezvous_file)?;
             match started.rank {

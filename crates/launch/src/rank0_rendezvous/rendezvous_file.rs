@@ -31,8 +31,8 @@ impl RendezvousFile {
         places: &PrivateDirs,
     ) -> Result<RendezvousFile, String> {
         let folder = match rendezvous_method {
-            RendezvousMethod::SharedNote { directory: Some(directory) } => PathBuf::from(directory),
-            RendezvousMethod::SharedNote { directory: None } => {
+            RendezvousMethod::SharedFile { directory: Some(directory) } => PathBuf::from(directory),
+            RendezvousMethod::SharedFile { directory: None } => {
                 let Some(home) = &places.home else {
                     return Err("there is no home directory; set RONDE_RENDEZVOUS_DIR".into());
                 };

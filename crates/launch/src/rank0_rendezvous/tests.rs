@@ -38,8 +38,8 @@ fn ranks_of_one_host_meet_through_a_private_file() {
     let places = places(temporary.path());
     std::thread::scope(|scope| {
         let late =
-            scope.spawn(|| gather(&started(1, "a"), &RendezvousMethod::HostNote, &places, SOON));
-        let first = gather(&started(0, "a"), &RendezvousMethod::HostNote, &places, SOON).unwrap();
+            scope.spawn(|| gather(&started(1, "a"), &RendezvousMethod::HostFile, &places, SOON));
+        let first = gather(&started(0, "a"), &RendezvousMethod::HostFile, &places, SOON).unwrap();
         let rendezvous_file = rendezvous_files(&temporary)
             .into_iter()
             .find(|path| path.extension().is_none())
@@ -61,19 +61,19 @@ fn a_file_left_by_an_earlier_job_misleads_no_rank() {
     let places = places(temporary.path());
     // A job that died before all ranks joined: its file names a port where nothing listens any
     // more.
-    let earlier = gather(&started(0, "a"), &RendezvousMethod::HostNote, &places, SOON).unwrap();
+    let earlier = gather(&started(0, "a"), &RendezvousMethod::HostFile, &places, SOON).unwrap();
     drop(earlier);
     assert_eq!(rendezvous_files(&temporary).len(), 1);
     let brief = Duration::from_millis(50);
     let error =
-        gather(&started(1, "a"), &RendezvousMethod::HostNote, &places, brief).err().unwrap();
+        gather(&started(1, "a"), &RendezvousMethod::HostFile, &places, brief).err().unwrap();
     let text = error.to_string();
     assert!(text.starts_with("rank 1 did not find rank 0 within 0 s: no process with"), "{text}");
     assert!(text.contains("RONDE_SECRET"), "{text}");
     std::thread::scope(|scope| {
         let late =
-            scope.spawn(|| gather(&started(1, "a"), &RendezvousMethod::HostNote, &places, SOON));
-        let first = gather(&started(0, "a"), &RendezvousMethod::HostNote, &places, SOON).unwrap();
+            scope.spawn(|| gather(&started(1, "a"), &RendezvousMethod::HostFile, &places, SOON));
+        let first = gather(&started(0, "a"), &RendezvousMethod::HostFile, &places, SOON).unwrap();
         assert_eq!(late.join().unwrap().unwrap().rendezvous_info.key, first.rendezvous_info.key);
     });
 }
@@ -83,10 +83,10 @@ fn a_file_or_directory_that_is_not_private_is_refused() {
     let temporary = tempfile::tempdir().unwrap();
     let brief = Duration::from_millis(20);
     let places = places(temporary.path());
-    let first = gather(&started(0, "a"), &RendezvousMethod::HostNote, &places, SOON).unwrap();
+    let first = gather(&started(0, "a"), &RendezvousMethod::HostFile, &places, SOON).unwrap();
     let rendezvous_file = rendezvous_files(&temporary).remove(0);
     let refusal = |places: &PrivateDirs| {
-        gather(&started(1, "a"), &RendezvousMethod::HostNote, places, brief)
+        gather(&started(1, "a"), &RendezvousMethod::HostFile, places, brief)
             .err()
             .unwrap()
             .to_string()
@@ -111,7 +111,7 @@ fn a_pipe_in_place_of_the_file_blocks_no_rank() {
     let shared = tempfile::tempdir().unwrap();
     let places = places(shared.path());
     let directory = Some(shared.path().to_string_lossy().into_owned());
-    let rendezvous_method = RendezvousMethod::SharedNote { directory };
+    let rendezvous_method = RendezvousMethod::SharedFile { directory };
     drop(gather(&started(0, "a"), &rendezvous_method, &places, SOON).unwrap());
     let entries = std::fs::read_dir(shared.path()).unwrap();
     let rendezvous_file =
@@ -136,14 +136,14 @@ fn ranks_meet_in_another_directory_when_the_usual_one_is_taken() {
     std::fs::create_dir(&taken).unwrap();
     std::fs::set_permissions(&taken, std::fs::Permissions::from_mode(0o777)).unwrap();
     let refusal =
-        gather(&started(0, "a"), &RendezvousMethod::HostNote, &places(outer.path()), SOON);
+        gather(&started(0, "a"), &RendezvousMethod::HostFile, &places(outer.path()), SOON);
     let refusal = refusal.err().unwrap().to_string();
     assert!(refusal.contains("other users may enter"), "{refusal}");
     let places = PrivateDirs { home: Some(outer.path().to_owned()), ..places(outer.path()) };
     std::thread::scope(|scope| {
         let late =
-            scope.spawn(|| gather(&started(1, "a"), &RendezvousMethod::HostNote, &places, SOON));
-        let first = gather(&started(0, "a"), &RendezvousMethod::HostNote, &places, SOON).unwrap();
+            scope.spawn(|| gather(&started(1, "a"), &RendezvousMethod::HostFile, &places, SOON));
+        let first = gather(&started(0, "a"), &RendezvousMethod::HostFile, &places, SOON).unwrap();
         assert_eq!(late.join().unwrap().unwrap().rendezvous_info.key, first.rendezvous_info.key);
     });
     assert_eq!(std::fs::read_dir(&taken).unwrap().count(), 0);
@@ -156,7 +156,7 @@ fn jobs_with_different_names_have_different_files() {
     let long = "x".repeat(200);
     let names = ["a/b", "a_b", &long, &format!("{long}y")];
     let first = names.map(|job| {
-        gather(&started(0, job), &RendezvousMethod::HostNote, &places, SOON).unwrap();
+        gather(&started(0, job), &RendezvousMethod::HostFile, &places, SOON).unwrap();
     });
     assert_eq!(rendezvous_files(&temporary).len(), first.len());
 }

@@ -140,7 +140,7 @@ fn parts(
             part.targets.push(target.view);
             continue;
         }
-        let name = format!("{name}.{}.{dtype}", parts.len());
+        let name = format!("{name}.{}", parts.len());
         let call = CollectiveCall {
             name,
             set,

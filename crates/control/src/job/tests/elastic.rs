@@ -385,7 +385,7 @@ fn an_interrupt_during_recovery_ends_the_job_like_any_other() {
     let (code, text) = scenario.end.clone().unwrap();
     assert_eq!(
         (code, text.as_str()),
-        (130, "error: stopped by signal 2 (SIGINT), and all 1 ranks with it\n")
+        (130, "error: stopped by signal 2 (SIGINT), and its only rank with it\n")
     );
 }
 

@@ -36,7 +36,7 @@ impl Driver<'_> {
         for setup_hosts in setup_hosts.chunks(together) {
             let (launcher, time) = (self.context.addresses.clone(), (self.job.start_timeout, now));
             let batch = HostSetup::new(VERSION, setup_hosts.to_vec(), launcher, time);
-            self.parties.push(match self.span {
+            self.batches.push(match self.span {
                 Span::ThisMachine => batch,
                 Span::Hosts => batch.among_others(),
             });
@@ -71,13 +71,13 @@ impl Driver<'_> {
 
     /// Passes an event to the batch of this host, and carries out the resulting actions.
     pub(super) fn gather(&mut self, id: AgentId, event: host_setup::HostSetupInput, now: Time) {
-        let batch = self.parties.iter_mut().find(|batch| batch.awaits(id));
+        let batch = self.batches.iter_mut().find(|batch| batch.awaits(id));
         let actions = batch.map(|batch| batch.on(id, event, now)).unwrap_or_default();
         self.proceed(actions, now);
     }
 
     pub(super) fn proceed(&mut self, actions: Vec<HostSetupAction>, now: Time) {
-        self.parties.retain(|batch| !batch.is_over());
+        self.batches.retain(|batch| !batch.is_over());
         for action in actions {
             match action {
                 HostSetupAction::Listen(id) => self.listen(id),

@@ -62,7 +62,7 @@ pub(super) struct Driver<'a> {
     /// batch, which starts together or not at all. Otherwise each host is a batch of its own,
     /// because it may join at any time; ranks dial each other at every address of a host, so a host
     /// only needs to reach the launcher.
-    parties: Vec<HostSetup>,
+    batches: Vec<HostSetup>,
     /// Agents that have dialled in and that the job has not asked for yet, by host name.
     waiting: BTreeMap<String, DialledAgent>,
     /// The current hosts, and how to reach every host that was ever listed.
@@ -124,7 +124,7 @@ impl<'a> Driver<'a> {
             machine: JobMachine::new(VERSION, job_spec, u64::from_ne_bytes(entropy()?)),
             context,
             agents: BTreeMap::new(),
-            parties: Vec::new(),
+            batches: Vec::new(),
             waiting: BTreeMap::new(),
             hosts: Vec::new(),
             methods: BTreeMap::new(),
@@ -230,7 +230,7 @@ impl<'a> Driver<'a> {
             AgentState::Leaving => {}
         }
         agent.state = AgentState::Leaving;
-        self.parties.retain(|batch| !batch.awaits(id));
+        self.batches.retain(|batch| !batch.awaits(id));
     }
 
     fn start_worker(&mut self, start: &Start) {
@@ -455,7 +455,7 @@ impl<'a> Driver<'a> {
             DriverInput::Printed(WindowCredit { agent, cost }) => {
                 self.tell(id(agent), DriverToAgent::Printed { cost });
             }
-            DriverInput::Guest(sealed, greeting) => {
+            DriverInput::SideConnection(sealed, greeting) => {
                 self.context.side_connections.receive(sealed, greeting);
             }
             DriverInput::Returned(rank, returned) => match (&self.job.deliveries, returned) {
@@ -507,13 +507,13 @@ impl<'a> Driver<'a> {
     /// Handles timers that are due at `now`.
     pub(super) fn tick(&mut self, now: Time) {
         self.decide(JobInput::Tick, now);
-        let actions = self.parties.iter_mut().flat_map(|batch| batch.tick(now)).collect();
+        let actions = self.batches.iter_mut().flat_map(|batch| batch.tick(now)).collect();
         self.proceed(actions, now);
     }
 
     /// When to call `tick` even if no input arrives.
     pub(super) fn next_wakeup(&self) -> Option<Time> {
-        let wakeups = self.parties.iter().filter_map(HostSetup::next_wakeup);
+        let wakeups = self.batches.iter().filter_map(HostSetup::next_wakeup);
         wakeups.chain(self.machine.next_wakeup()).min()
     }
 

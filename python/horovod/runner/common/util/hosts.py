@@ -87,5 +87,5 @@ def get_host_assignments(
     offered = [(host.hostname, host.slots) for host in hosts]
     available = sum(slots for _, slots in offered)
     most = available if max_num_proc is None else min(available, max_num_proc)
-    seats = _native.assign_ranks(offered, max(most, min_num_proc))
-    return [SlotInfo(*seat) for seat in seats]
+    ranks = _native.assign_ranks(offered, max(most, min_num_proc))
+    return [SlotInfo(*assigned) for assigned in ranks]

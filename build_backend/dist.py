@@ -86,6 +86,10 @@ def has_standard_library(machine: str) -> bool:
 
 def prepare_environment(folders: dict[str, str]) -> None:
     """Keeps paths of this machine out of binaries, and times but the commit's out of archives."""
+    # maturin contains cargo-zigbuild, too. Without this, it would link with a script of its own,
+    # and Cargo compiles everything again if the linker has another name.
+    linker = str(Path(sys.executable).with_name("cargo-zigbuild"))
+    os.environ.update({"CARGO_BIN_EXE_cargo-zigbuild": linker})
     os.environ.pop("RUSTFLAGS", None)
     os.environ["CARGO_ENCODED_RUSTFLAGS"] = "\x1f".join(remapped(folders))
     if "SOURCE_DATE_EPOCH" not in os.environ:

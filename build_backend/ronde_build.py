@@ -2,9 +2,9 @@
 
 maturin omits a workspace's binaries, and libraries that are not Python modules, from a wheel with a
 Python module, but packs what it finds in the folder `data` of pyproject.toml. So each build
-compiles the commands and the library that TensorFlow loads with the module's profile, recreates
-that folder, and then calls maturin. Cargo's output stays in the target folder of the source tree
-(or in `CARGO_TARGET_DIR`), so a second build compiles only what changed.
+compiles the module, the commands and the library that TensorFlow loads, recreates that folder, and
+then calls maturin, which has little left to compile. Cargo's output stays in the target folder of
+the source tree (or in `CARGO_TARGET_DIR`), so a second build compiles only what changed.
 
 The setting `target` of a build, such as `aarch64-unknown-linux-gnu.2.17`, compiles with zig for
 that architecture and that glibc; `dist.py` uses it. Without it, the wheel is for this machine.
@@ -48,9 +48,11 @@ SBOM = PARTS / "ronde.cdx.json"
 SCRIPTS = DATA / "scripts"
 # Next to the package's own files, wherever those are installed.
 LIBRARIES = DATA / "platlib" / "horovod"
+# The module is among them because Cargo selects the features of dependencies for all packages of a
+# command together: without it, maturin's command would compile most dependencies again.
 COMPILE = [
     *("--locked", "--release", "--lib", "--bins"),
-    *("--package", "ronde-cli", "--package", "ronde-tensorflow"),
+    *("--package", "ronde-cli", "--package", "ronde-py", "--package", "ronde-tensorflow"),
     "--message-format=json-render-diagnostics",
 ]
 

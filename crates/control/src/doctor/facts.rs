@@ -40,7 +40,7 @@ pub struct Address {
 /// CPUs of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpus {
-    /// Model name of the CPU.
+    /// Model name of the CPU, or its architecture.
     pub model: String,
     /// How many a process may use, given its affinity and CPU quota.
     pub usable: u32,

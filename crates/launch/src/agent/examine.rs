@@ -4,6 +4,7 @@
 //! and the GPUs, which `nvidia-smi` lists. Both programs are stopped after [`LIMIT`].
 
 use std::collections::BTreeMap;
+use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -40,13 +41,17 @@ pub(super) async fn facts(program: &Path) -> Facts {
 
 fn cpus() -> Cpus {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let models = text.lines().filter(|line| line.starts_with("model name"));
-    let model = models.filter_map(|line| Some(line.split_once(':')?.1.trim().to_owned())).next();
     Cpus {
-        model: model.unwrap_or_default(),
+        model: cpu_model(&text).to_owned(),
         usable: std::thread::available_parallelism().map_or(0, |count| count.get() as u32),
         online: text.lines().filter(|line| line.starts_with("processor")).count() as u32,
     }
+}
+
+/// The CPU's model name in `/proc/cpuinfo`, or the architecture: on Arm, the kernel gives no name.
+fn cpu_model(info: &str) -> &str {
+    let line = info.lines().find(|line| line.starts_with("model name"));
+    line.and_then(|line| Some(line.split_once(':')?.1.trim())).unwrap_or(ARCH)
 }
 
 /// The machine's memory, or the container's limit if that is lower.
@@ -172,6 +177,12 @@ mod tests {
         assert!(memory.total_bytes > 64 << 20, "{memory:?}");
         let files = limit(Resource::Nofile);
         assert!(files.soft.unwrap_or(u64::MAX) <= files.hard.unwrap_or(u64::MAX), "{files:?}");
+    }
+
+    #[test]
+    fn a_cpu_without_a_model_name_is_named_after_its_architecture() {
+        assert_eq!(cpu_model("processor\t: 0\nmodel name\t: AMD EPYC\n"), "AMD EPYC");
+        assert_eq!(cpu_model("processor\t: 0\nCPU implementer\t: 0x41\n"), ARCH);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 """Installs the results of `make dist` as users would, and runs them: `make dist-check`.
 
-The wheels are installed in small Debian systems, old and new, that have Python and NumPy but no
-compiler; the one for aarch64 runs under qemu. The source distribution and a clone of this
+The wheels are installed in small Debian and Ubuntu systems, old and new, that have Python and NumPy
+but no compiler; the one for aarch64 runs under qemu. The source distribution and a clone of this
 repository are installed in empty virtual environments and compiled with this machine's Rust. In
 each, `ronde env` and `ronde test` must succeed, and two ranks must reduce an array.
 
@@ -56,14 +56,17 @@ mount --rbind /dev "$1/dev"
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp TRIAL=/trial chroot "$1" sh -c "$2"
 """
 BINFMT = Path("/proc/sys/fs/binfmt_misc")
+UBUNTU_KEYRING = Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg")
 
 
 @dataclass(frozen=True)
 class System:
-    """A Debian release for one architecture."""
+    """A release of Debian or Ubuntu for one architecture."""
 
     suite: str
     machine: str
+    components: str = "main"
+    keyring: Path = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
     @property
     def architecture(self):
@@ -79,16 +82,22 @@ SYSTEMS = {
     "debian-12": System("bookworm", "x86_64"),
     "debian-13": System("trixie", "x86_64"),
     "debian-12-aarch64": System("bookworm", "aarch64"),
+    "ubuntu-22.04": System("jammy", "x86_64", "main,universe", UBUNTU_KEYRING),
 }
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     names = [*SYSTEMS, "sdist", "git"]
+    # Debian 12 has no package with Ubuntu's keys.
+    usual = [name for name in names if name != "ubuntu-22.04"]
+    listed = ", ".join(names)
     parser.add_argument(
-        "names", nargs="*", default=names, help=f"any of {', '.join(names)} [default: all]"
+        "names", nargs="*", default=usual, help=f"any of {listed} [default: all but ubuntu-22.04]"
     )
     wanted = parser.parse_args().names
+    if unknown := [name for name in wanted if name not in names]:
+        parser.error(f"`{unknown[0]}` is none of {listed}")
     if not (DIST / "SHA256SUMS").exists():
         sys.exit("error: `dist/SHA256SUMS` does not exist\nhint: run `make dist` first")
     run("sha256sum", "--check", "--quiet", "SHA256SUMS", cwd=DIST)
@@ -145,11 +154,18 @@ def make_root(system):
             "error: creating and entering a Debian root needs root privileges and `mmdebstrap`\n"
             "hint: on Debian and Ubuntu, install `mmdebstrap`"
         )
+    if not system.keyring.exists():
+        sys.exit(
+            f"error: creating a root of `{system.suite}` needs `{system.keyring}`\n"
+            "hint: install `debian-archive-keyring` or `ubuntu-keyring`, or copy this file from a\n"
+            "system that has it"
+        )
     ROOTS.mkdir(parents=True, exist_ok=True)
     unfinished = system.root.with_suffix(".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     options = ("--quiet", "--variant=minbase", f"--include={PACKAGES}")
-    run("mmdebstrap", *options, f"--architectures={system.architecture}", system.suite, unfinished)
+    options += (f"--architectures={system.architecture}", f"--components={system.components}")
+    run("mmdebstrap", *options, system.suite, unfinished)
     unfinished.rename(system.root)
 
 

@@ -19,7 +19,10 @@ pub fn again() -> String {
 fn pip(verb: &str, version: &str) -> String {
     match ON_INDEX {
         true => format!("`pip {verb} ronde=={version}`"),
-        false => format!("`pip {verb} ./ronde-{version}-*.whl` (`make dist` builds the wheel)"),
+        // `make dist` builds wheels for several architectures, and pip accepts only the right one.
+        false => {
+            format!("`pip {verb} ./ronde-{version}-*_$(uname -m).whl` (`make dist` builds it)")
+        }
     }
 }
 

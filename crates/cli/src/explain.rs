@@ -24,7 +24,10 @@ pub(crate) fn run(arguments: &Arguments) -> u8 {
     let Some(code) = &arguments.code else { return print_stdout(&list(&sections)) };
     let asked = code.to_lowercase().replace('-', "_");
     match sections.iter().find(|section| section.codes.contains(&asked.as_str())) {
-        Some(section) => print_stdout(&section.text()),
+        Some(section) => {
+            let width = tables::terminal_width().map_or(80, usize::from).min(100);
+            print_stdout(&section.text(width))
+        }
         None => {
             let codes = sections.iter().flat_map(|section| section.codes.iter().copied());
             let hint = match nearest(&asked, codes) {
@@ -45,8 +48,9 @@ struct Section<'a> {
 }
 
 impl Section<'_> {
-    fn text(&self) -> String {
-        format!("{}\n\n{}\n", self.title, without_links(self.body.trim()))
+    fn text(&self, width: usize) -> String {
+        let text = format!("{}\n\n{}", self.title, without_links(self.body.trim()));
+        wrapped(&text, width) + "\n"
     }
 }
 
@@ -76,7 +80,7 @@ fn without_links(text: &str) -> String {
         plain += before;
         let target = link.split_once("](").and_then(|(name, after)| {
             let (_, after) = after.split_once(')')?;
-            (!name.contains('\n')).then_some((name, after))
+            (!name.contains(['[', ']'])).then_some((name, after))
         });
         rest = match target {
             Some((name, after)) => {
@@ -90,6 +94,33 @@ fn without_links(text: &str) -> String {
         };
     }
     plain + rest
+}
+
+/// Breaks paragraphs and list items into lines of at most `width` columns.
+fn wrapped(text: &str, width: usize) -> String {
+    let mut lines = vec![String::new()];
+    let mut indent = "";
+    for source in text.lines() {
+        if source.is_empty() {
+            indent = "";
+            lines.extend([String::new(), String::new()]);
+        } else if source.starts_with("- ") {
+            indent = "  ";
+            if lines.last().is_some_and(|line| !line.is_empty()) {
+                lines.push(String::new());
+            }
+        }
+        for word in source.split_whitespace() {
+            match lines.last_mut() {
+                Some(line) if line.chars().count() + word.chars().count() < width => {
+                    let space = if line.is_empty() { "" } else { " " };
+                    *line += &format!("{space}{word}");
+                }
+                _ => lines.push(format!("{indent}{word}")),
+            }
+        }
+    }
+    lines.join("\n")
 }
 
 #[cfg(test)]
@@ -120,6 +151,17 @@ mod tests {
             "# T\n\n## A\n\n### `x …`\n\nCode: `one`, `two`\n\nSee [this](a.md) or a[0].\n\n## B\n";
         let sections = sections(page);
         assert_eq!(sections[0].codes, ["one", "two"]);
-        assert_eq!(sections[0].text(), "`x …`\n\nSee this or a[0].\n");
+        assert_eq!(sections[0].text(80), "`x …`\n\nSee this or a[0].\n");
+    }
+
+    #[test]
+    fn text_is_wrapped_to_the_terminal() {
+        let text =
+            "One two\nthree four.\n\n- an item\n  that goes on\n- another\n\nThe [end](a.md#b).";
+        assert_eq!(
+            wrapped(&without_links(text), 12),
+            "One two\nthree four.\n\n- an item\n  that goes\n  on\n- another\n\nThe end."
+        );
+        assert_eq!(without_links("`[1]<x>`, [two\nwords](b.md)"), "`[1]<x>`, two\nwords");
     }
 }

@@ -130,11 +130,18 @@ fn system() -> String {
     format!("{name}, {}", std::env::consts::ARCH)
 }
 
-/// The first line of `mpirun --version`.
+/// The MPI on the PATH, as `mpirun --version` names it.
 fn mpi() -> Option<String> {
     let output = Command::new("mpirun").arg("--version").stdin(Stdio::null()).output().ok()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+    mpi_version(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// The first line, except that Hydra, the `mpirun` of the MPICH family, has its version below.
+fn mpi_version(text: &str) -> Option<String> {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next()?;
+    let version = lines.find_map(|line| line.strip_prefix("Version:"));
+    Some(version.map_or_else(|| first.to_owned(), |version| format!("Hydra {}", version.trim())))
 }
 
 /// The variables that may affect a job, with secrets hidden.
@@ -155,6 +162,17 @@ fn settings(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<(Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_version_of_mpi_is_found() {
+        let version = |text| mpi_version(text).unwrap_or_default();
+        assert_eq!(version("mpirun (Open MPI) 4.1.4\n\nReport bugs\n"), "mpirun (Open MPI) 4.1.4");
+        assert_eq!(
+            version("HYDRA build details:\n    Version:    4.0.2\n    CC: gcc\n"),
+            "Hydra 4.0.2"
+        );
+        assert_eq!(version(""), "");
+    }
 
     #[test]
     fn settings_are_shown_and_secrets_are_not() {

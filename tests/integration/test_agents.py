@@ -177,7 +177,7 @@ def test_missing_agents_end_the_wait_with_an_error(tmp_path, lab):
         job.agent(lab.hosts[0], "--slots", "1")
         assert job.wait() == 1, job.output()
         expected = (
-            "1 agent with 1 slot has dialed in within 4 s, but the job needs 2 agents with 2 slots"
+            "1 agent with 1 slot connected within 4 s, but the job needs 2 agents with 2 slots"
         )
         assert expected in job.output()
         assert job.events("job_ended")[0]["verdict"]["reason"] == "not_started"

@@ -595,7 +595,7 @@ fn a_launcher_that_waits_for_agents_does_not_print_its_key() {
             1,
             "longer with `--start-timeout`",
         ),
-        ("-np 2 --agents 2 --start-timeout 1", None, 1, "0 agents with 0 slots have dialed in"),
+        ("-np 2 --agents 2 --start-timeout 1", None, 1, "0 agents with 0 slots connected"),
         (
             "-np 2 --min-np 1 --agents 2 --elastic-timeout 1 --key-file $KEY",
             None,

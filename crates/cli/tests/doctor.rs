@@ -34,7 +34,7 @@ fn document(line: &str, path: Option<&Path>) -> Value {
 #[test]
 fn help() {
     insta::assert_snapshot!(run("--help"), @r"
-    Check the hosts of a job and the network between them, and report problems
+    Check the hosts of a job and the network between them
 
     Usage: ronde doctor [-H <HOSTS>] [OPTIONS]
 

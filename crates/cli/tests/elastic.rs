@@ -374,7 +374,7 @@ fn too_few_hosts_end_the_job_after_a_timeout_and_a_signal_at_once() {
     contains_in_order(
         &ended.stderr,
         &[
-            "[ronde] 1 of at least 2 ranks are ready: waiting up to 3 s for more\n",
+            "[ronde] 1 of at least 2 ranks ready: waiting up to 3 s for more\n",
             "error: Timed out waiting for 2 ranks: 1 are ready. Timeout after 3 seconds.\n",
             "  `localhost`: 1 slots, ready\n",
         ],
@@ -387,7 +387,7 @@ fn too_few_hosts_end_the_job_after_a_timeout_and_a_signal_at_once() {
     let Job { mut launched, folder: _folder } = job;
     assert_eq!(launched.status().code(), Some(143));
     launched.assert_nothing_left(Duration::from_secs(5));
-    let text = "error: stopped by signal 15 (SIGTERM), and all 2 ranks with it\n";
+    let text = "error: stopped by signal 15 (SIGTERM), along with its 2 ranks\n";
     let ended = launched.end();
     assert!(ended.stderr.ends_with(text), "{}", ended.stderr);
 }

@@ -156,7 +156,7 @@ fn the_first_failing_rank_sets_the_exit_code_and_the_message() {
         "[2]<stderr>:disk full
 error: rank 2 (localhost, slot 2) exited with code 3
   its last line on stderr: disk full
-  3 ranks (0, 1, 3) were stopped
+  3 ranks (0, 1, 3) were terminated
 
 hint: see the lines marked `[2]<stderr>` above
 more: `ronde explain exit_code`

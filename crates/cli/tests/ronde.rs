@@ -27,9 +27,9 @@ fn version_and_help() {
 
     Commands:
       agent       Offer this host to a job started with `horovodrun --agents`
-      bench       Measure the collectives on this machine or others, optionally compared with torch's gloo and MPI
+      bench       Measure the collectives, optionally compared with gloo and MPI
       completion  Print shell completions for `ronde` and `horovodrun`
-      doctor      Check the hosts of a job and the network between them, and report problems
+      doctor      Check the hosts of a job and the network between them
       env         Print a report on this installation and this machine, for a bug report
       explain     Explain the code that an error ends with, and what to do about it
       status      Show the status of your running jobs on this machine
@@ -42,7 +42,7 @@ fn version_and_help() {
     ");
     assert_eq!(run(""), run("--help"));
     insta::assert_snapshot!(run("bench --help"), @r"
-    Measure the collectives on this machine or others, optionally compared with torch's gloo and MPI
+    Measure the collectives, optionally compared with gloo and MPI
 
     Usage: ronde bench [-np <N>] [OPTIONS]
 

@@ -22,8 +22,7 @@ pub(super) const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The value of `--collective` that selects everything.
 const ALL: &str = "all";
 
-/// Measure the collectives on this machine or others, optionally compared with torch's gloo and
-/// MPI.
+/// Measure the collectives, optionally compared with gloo and MPI.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "ronde bench [-np <N>] [OPTIONS]",

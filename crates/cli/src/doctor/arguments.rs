@@ -12,7 +12,7 @@ use crate::horovodrun::{about_hosts, from_hostfile};
 use crate::messages::UserError;
 use crate::ssh::Ssh;
 
-/// Check the hosts of a job and the network between them, and report problems.
+/// Check the hosts of a job and the network between them.
 #[derive(Clone, Debug, Args)]
 #[command(
     override_usage = "ronde doctor [-H <HOSTS>] [OPTIONS]",

@@ -13,7 +13,7 @@ use crate::bench::units;
 use crate::tables;
 
 const HEADS: [&str; 9] =
-    ["rank", "host", "pid", "state", "collectives", "/s", "bytes", "/s", "last, or waiting for"];
+    ["rank", "host", "pid", "state", "collectives", "/s", "bytes", "/s", "activity"];
 
 /// Whether each column is right-aligned; numbers are.
 const RIGHT: [bool; 9] = [true, false, true, false, true, true, true, true, false];
@@ -203,7 +203,7 @@ mod tests {
         insta::assert_snapshot!(snapshot, @r"
         job 3990: 5 ranks on 1 host, world 1, for 12 min 34 s: python train.py
 
-        rank  host     pid  state               collectives  /s     bytes      /s  last, or waiting for
+        rank  host     pid  state               collectives  /s     bytes      /s  activity
            0  node-a  4000  in world                   1000  50  1000 MiB  50 MiB  waiting 4.2 s for allreduce layer.4.weight and 1 more
            1  node-a  4001  in world                   1000  50  1000 MiB  50 MiB  allreduce layer.3.weight, 1.2 s ago
            2  node-a  4002  no answer

@@ -97,10 +97,8 @@ fn memory_and_cpus(host: &HostReport, facts: &Facts, found: &mut Vec<Finding>) {
     if cpus > 0 && cpus < slots {
         found.push(Finding::warning(
             &host.name,
-            format!("it has {slots} slots, but a process can use only {cpus} of its CPUs"),
-            format!(
-                "give it `:{cpus}` slots or more CPUs; ranks that share a CPU slow each other down"
-            ),
+            format!("more slots ({slots}) than CPUs that a process may use ({cpus})"),
+            format!("use `:{cpus}` slots or add CPUs; ranks that share a CPU slow each other down"),
         ));
     }
     let free = facts.memory.available_bytes;

@@ -349,7 +349,7 @@ fn missing_resources_are_reported_with_a_fix() {
         "Error b: a process may open only 64 files and sockets (`ulimit -n`); each of 6 ranks needs \
          about 88",
         "Warning b: its user may have only 100 processes and threads (`ulimit -u`)",
-        "Warning b: it has 2 slots, but a process can use only 1 of its CPUs",
+        "Warning b: more slots (2) than CPUs that a process may use (1)",
         "Warning b: it has 2 slots, but only 600 MiB of free memory",
         "Warning b: its `/dev/shm` has only 64 MiB",
         "Warning c: a process may open only 512 files and sockets (`ulimit -n`); programs with \

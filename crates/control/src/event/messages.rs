@@ -100,10 +100,10 @@ impl JobEventKind {
                 format!("{member} leaves the job: {reason}")
             }
             JobEventKind::WorkerFinished { member, first: true } => {
-                format!("{member} has finished: no new world will be formed")
+                format!("{member} has finished: training is over")
             }
             JobEventKind::TooFewWorkers { there, needed, timeout_seconds } => format!(
-                "{there} of at least {needed} ranks are ready: waiting up to {timeout_seconds} for more"
+                "{there} of at least {needed} ranks ready: waiting up to {timeout_seconds} for more"
             ),
             JobEventKind::WorldFormed { world, members, newcomers, .. } => {
                 let size = many(members.len() as u32, "rank");
@@ -146,7 +146,7 @@ impl JobEventKind {
                 format!("{member} runs as process {pid}")
             }
             JobEventKind::WorkerJoined { member } => format!("{member} has joined"),
-            JobEventKind::WorkerStopped { member, .. } => format!("{member} was stopped"),
+            JobEventKind::WorkerStopped { member, .. } => format!("{member} has ended"),
             JobEventKind::WorkerFinished { member, .. } => format!("{member} has finished"),
             JobEventKind::Stalled { tensor, seconds, waiting, late } => format!(
                 "`{tensor}` has kept {} waiting for {} s: {} not submitted it",

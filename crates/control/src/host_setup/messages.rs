@@ -79,8 +79,8 @@ pub(crate) fn to_open<'a>(mut calls: impl Iterator<Item = &'a PathCheck>) -> &'s
     match calls.any(|call| !matches!(call.outcome, Some(Dial::Refused))) {
         true => {
             "a timeout usually means a firewall: allow TCP between these hosts, on \
-             the ports of `sysctl net.ipv4.ip_local_port_range`, or name an interface that is \
-             not filtered with `--network-interfaces`"
+             the ports of `sysctl net.ipv4.ip_local_port_range`, or use `--network-interfaces` \
+             to name an interface that is not filtered"
         }
         false => {
             "something between these hosts refuses TCP: allow it on the ports of `sysctl \

@@ -124,11 +124,11 @@ impl JobMachine {
         let there = self.members.iter().filter(|(_, member)| member.agent == agent);
         let there: Vec<Worker> = there.map(|(worker, _)| *worker).collect();
         if !goes_on {
-            let reason = format!("lost host `{host}`: {reason}");
+            let exit = Exit::Unknown { reason: format!("was lost with its host: {reason}") };
             if !self.is_over {
-                self.verdict.end_unless_failed(EndCause::HostLost { reason: reason.clone(), hint });
+                let reason = format!("lost host `{host}`: {reason}");
+                self.verdict.end_unless_failed(EndCause::HostLost { reason, hint });
             }
-            let exit = Exit::Unknown { reason };
             return there.into_iter().for_each(|worker| self.exited(worker, exit.clone(), now));
         }
         let cause = Cause::plain(CauseKind::HostLost, format!("was lost with its host: {reason}"));

@@ -65,8 +65,8 @@ impl EndCause {
                 signal_name(*signal),
                 match ranks {
                     0 => "before any rank was started".into(),
-                    1 => "and its only rank with it".into(),
-                    ranks => format!("and all {ranks} ranks with it"),
+                    1 => "along with its only rank".into(),
+                    ranks => format!("along with its {ranks} ranks"),
                 }
             ),
             EndCause::CalledOff(text) => text.clone(),
@@ -170,10 +170,9 @@ pub(super) fn too_few_agents(
     let agents = |(hosts, slots): (u32, u32)| {
         format!("{} with {}", many(hosts, "agent"), many(slots, "slot"))
     };
-    let have = if there.0 == 1 { "has" } else { "have" };
     format!(
-        "error: {} {have} dialed in within {}, but the job needs {}\n\nhint: check the output of the \
-         others (`ronde agent` says why it cannot join), or wait longer with `{option}`\n",
+        "error: {} connected within {}, but the job needs {}\n\nhint: see what `ronde agent` prints \
+         on the other hosts, or wait longer with `{option}`\n",
         agents(there),
         Seconds(timeout),
         agents(needed)

@@ -431,7 +431,7 @@ pub enum Exit {
         reason: String,
     },
     /// Unknown, because the process that watched it is gone.
-    #[error("was lost: {reason}")]
+    #[error("{reason}")]
     Unknown {
         /// Human-readable reason.
         reason: String,

@@ -374,7 +374,7 @@ impl AgentProcess {
             (None, Some(9)) if out_of_memory_kills() != self.memory_kills => Exit::OutOfMemory,
             (None, Some(signal)) => Exit::Signal(signal),
             (None, None) => {
-                Exit::Unknown { reason: "the system did not report how it ended".into() }
+                Exit::Unknown { reason: "has ended, and the system did not report how".into() }
             }
         }
     }

@@ -171,7 +171,7 @@ fn in_words(event: &DoctorInput) -> String {
             format!("its agent listens at {}", at.join(", "))
         }
         DoctorInput::Said(AgentToDriver::Dialled { callee, address, outcome }) => {
-            format!("it has dialled {callee} at {address}: {outcome}")
+            format!("it tried {callee} at {address}: {outcome}")
         }
         DoctorInput::Said(AgentToDriver::Examined { .. }) => "it has been examined".into(),
         DoctorInput::Said(AgentToDriver::Measured { callee, outcome: Ok(rate) }) => format!(

@@ -111,7 +111,7 @@ pub(crate) async fn run(listener: TcpListener, key: JobKey, news: mpsc::Sender<D
                         let _ = steps.send((caller, CallerStep::Done)).await;
                         match met {
                             Ok(Some(met)) => serve(ConnectionId(caller.0), met, news).await,
-                            Ok(None) => tracing::debug!("a host of the job has tried this address"),
+                            Ok(None) => tracing::debug!("a host of the job has checked that it can reach the launcher"),
                             Err(error) => tracing::debug!(%error, "dropped a connection that did not authenticate"),
                         }
                     });

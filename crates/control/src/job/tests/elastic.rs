@@ -385,7 +385,7 @@ fn an_interrupt_during_recovery_ends_the_job_like_any_other() {
     let (code, text) = scenario.end.clone().unwrap();
     assert_eq!(
         (code, text.as_str()),
-        (130, "error: stopped by signal 2 (SIGINT), and its only rank with it\n")
+        (130, "error: stopped by signal 2 (SIGINT), along with its only rank\n")
     );
 }
 
@@ -407,7 +407,7 @@ fn the_job_waits_for_enough_workers_and_then_ends() {
     scenario.die(1, KILLED);
     scenario.join(0);
     scenario.pass(2);
-    assert!(scenario.says("1 of at least 2 ranks are ready: waiting up to 60 s for more"));
+    assert!(scenario.says("1 of at least 2 ranks ready: waiting up to 60 s for more"));
     scenario.list("a:1,b:1,c:1");
     scenario.join(2);
     assert_eq!(scenario.world(), [0, 2]);

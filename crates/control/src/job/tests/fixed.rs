@@ -551,7 +551,7 @@ fn ranks_are_asked_to_end_and_then_killed() {
     assert!(test_job.machine.is_over());
     let outcome = test_job.machine.outcome();
     assert_eq!(outcome.code, 3);
-    assert!(outcome.verdict.text.unwrap().contains("rank 0 was stopped"));
+    assert!(outcome.verdict.text.unwrap().contains("rank 0 was terminated"));
 }
 
 #[test]
@@ -565,7 +565,7 @@ fn a_signal_to_the_launcher_is_passed_on_and_ends_the_job() {
     assert_eq!((outcome.code, outcome.verdict.signal), (130, Some(2)));
     assert_eq!(
         outcome.verdict.text.unwrap(),
-        "error: stopped by signal 2 (SIGINT), and all 2 ranks with it\n"
+        "error: stopped by signal 2 (SIGINT), along with its 2 ranks\n"
     );
 }
 

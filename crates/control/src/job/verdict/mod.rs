@@ -341,7 +341,7 @@ impl FailureAnalysis {
         for (ranks, one, many) in [
             (victims, "failed because of it", "failed because of it"),
             (failed, "failed too", "failed too"),
-            (stopped, "was stopped", "were stopped"),
+            (stopped, "was terminated", "were terminated"),
         ] {
             match ranks.as_slice() {
                 [] => {}
@@ -437,9 +437,7 @@ impl FailureAnalysis {
     fn text_of_lost_host(&self, reason: &str, hint: &str) -> String {
         let count = self.accounts.values().filter(|account| account.exit.is_some()).count();
         let all = self.accounts.len();
-        format!(
-            "error: {reason}\n  {count} of {all} ranks have ended or were stopped\n\nhint: {hint}"
-        )
+        format!("error: {reason}\n  {count} of {all} ranks have ended\n\nhint: {hint}")
     }
 }
 

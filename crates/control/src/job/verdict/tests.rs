@@ -79,7 +79,7 @@ fn the_first_cause_is_found_by_following_the_blame() {
             vec![code(2, 3), Stopping, killed(0, 15), killed(1, 15), killed(3, 9)],
             3,
             &[
-                "error: rank 2 (node, slot 2) exited with code 3\n  3 ranks (0, 1, 3) were stopped\n\n\
+                "error: rank 2 (node, slot 2) exited with code 3\n  3 ranks (0, 1, 3) were terminated\n\n\
                hint: it wrote nothing to stderr; look for what ends the program with code 3\n",
             ],
         ),
@@ -90,7 +90,7 @@ fn the_first_cause_is_found_by_following_the_blame() {
             &[
                 "error: rank 2 (node, slot 2) was killed by signal 9 (SIGKILL)\n",
                 "  rank 0 failed because of it\n",
-                "  rank 1 was stopped\n",
+                "  rank 1 was terminated\n",
                 "hint: if nobody killed it, memory ran out",
             ],
         ),
@@ -229,7 +229,7 @@ fn commands_that_never_ran_and_interrupts_are_reported() {
             "an interrupt",
             vec![Interrupted(2), killed(0, 2), code(1, 0), killed(2, 9), killed(3, 2)],
             130,
-            &["error: stopped by signal 2 (SIGINT), and all 4 ranks with it\n"],
+            &["error: stopped by signal 2 (SIGINT), along with its 4 ranks\n"],
         ),
         (
             "an interrupt after a failure",

@@ -334,7 +334,7 @@ impl<'a> Driver<'a> {
             }
             AgentToDriver::Dialled { callee, address, outcome } => {
                 let host = &agent.handle.host;
-                tracing::info!("{host} has dialled {callee} at {address}: {outcome}");
+                tracing::info!("{host} tried {callee} at {address}: {outcome}");
                 self.gather(
                     id,
                     host_setup::HostSetupInput::Dialled { callee, address, outcome },
@@ -416,7 +416,7 @@ impl<'a> Driver<'a> {
     fn agent_gone(&mut self, id: AgentId, host_problem: HostProblem, now: Time) {
         let Some(mut agent) = self.agents.remove(&id) else { return };
         let HostProblem { reason, hint } = agent.handle.shut_down(host_problem);
-        tracing::info!("the agent on {} is gone: {reason}", agent.handle.host);
+        tracing::info!("host {}: {reason}", agent.handle.host);
         match agent.state {
             AgentState::Coming => {
                 self.gather(

@@ -96,14 +96,15 @@ fn known(login: &str, options: &SshOptions, said: &str) -> Option<HostProblem> {
             HostProblem::new(why, format!("{check} and add it to `~/.ssh/known_hosts`"))
         }
         () if contains("Permission denied") => {
-            let mut lines = said.lines().map(str::trim);
-            let line = lines.find(|line| line.contains("Permission denied")).unwrap_or_default();
-            HostProblem::new(
-                format!("ssh login failed: {line}"),
-                format!(
+            let line = |text: &str| said.lines().map(str::trim).find(|line| line.contains(text));
+            let hint = match line("Identity file") {
+                Some(warning) => format!("check what `-i` names: {warning}"),
+                None => format!(
                     "install your key with `ssh-copy-id {login}`, or pass another key with `-i`"
                 ),
-            )
+            };
+            let denied = line("Permission denied").unwrap_or_default();
+            HostProblem::new(format!("ssh login failed: {denied}"), hint)
         }
         () if contains("Could not resolve hostname") => HostProblem::new(
             format!("cannot resolve the host name `{host}`"),
@@ -149,6 +150,13 @@ mod tests {
     fn messages_of_ssh_become_a_reason_and_a_hint() {
         for (code, said, reason, hint) in [
             (255, "me@b: Permission denied (publickey).", "login failed", "ssh-copy-id me@b"),
+            (
+                255,
+                "Warning: Identity file k not accessible: No such file or directory.\nme@b: \
+                 Permission denied (publickey).",
+                "login failed: me@b: Permission denied",
+                "check what `-i` names: Warning: Identity file k not accessible",
+            ),
             (
                 255,
                 "@@@\n@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.",

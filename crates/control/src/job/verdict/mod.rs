@@ -334,8 +334,13 @@ impl FailureAnalysis {
             ranks.sort_unstable();
             ranks
         };
-        let victims = others(&|it, account| self.has_failed(it) && account.blames.is_some());
-        let failed = others(&|it, account| self.has_failed(it) && account.blames.is_none());
+        // A rank with the same exception has the same error in its program, even if it learned of
+        // the other's failure before it ended.
+        let first = self.cause(cause);
+        let same = |it| first.raised() && self.cause(it).what == first.what;
+        let victim = |it, account: &Account| account.blames.is_some() && !same(it);
+        let victims = others(&|it, account| self.has_failed(it) && victim(it, account));
+        let failed = others(&|it, account| self.has_failed(it) && !victim(it, account));
         let stopped = others(&|it, account| account.stopped && !self.has_failed(it));
         let mut text = String::new();
         for (ranks, one, many) in [

@@ -182,6 +182,4 @@ def test_hosts_can_come_from_a_file_and_interfaces_be_chosen_by_name(lab, tmp_pa
         host == "node-b" and "none of the interfaces that `--network-interfaces`" in what
         for host, _, what in found
     ), found
-    assert any("more slots (9999) than CPUs" in what for _, _, what in found), (
-        found
-    )
+    assert any("more slots (9999) than CPUs" in what for _, _, what in found), found

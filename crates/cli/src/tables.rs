@@ -24,6 +24,19 @@ pub(crate) fn plain(rows: &[Vec<String>], right: &[bool], width: Option<u16>) ->
     table.trim_fmt() + "\n"
 }
 
+/// Like `plain`, but a table that is too wide is transposed: the first row becomes the first column.
+pub(crate) fn plain_or_transposed(rows: &[Vec<String>], width: Option<u16>) -> String {
+    let text = plain(rows, &[], None);
+    let longest = text.lines().map(|line| line.chars().count()).max().unwrap_or_default();
+    if width.is_none_or(|width| longest <= usize::from(width)) {
+        return text;
+    }
+    let columns = rows.iter().map(Vec::len).min().unwrap_or_default();
+    let column = |index: usize| rows.iter().map(|row| row[index].clone()).collect();
+    let transposed: Vec<Vec<String>> = (0..columns).map(column).collect();
+    plain(&transposed, &[], width)
+}
+
 /// A table in Markdown: a heading and the cells of each column.
 pub(crate) fn markdown(columns: &[(String, Vec<String>)]) -> String {
     let mut table = Table::new();
@@ -48,5 +61,16 @@ mod tests {
         assert_eq!(plain(&rows, &right, None), " n  what\n12  two words and more\n");
         let narrow = plain(&rows, &right, Some(16));
         assert_eq!(narrow, " n  what\n12  two words\n    and more\n");
+    }
+
+    #[test]
+    fn a_table_that_is_too_wide_is_transposed() {
+        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        let rows = [row(["host", "CPUs", "memory"]), row(["node-a", "2", "16 GiB"])];
+        let wide = "host    CPUs  memory\nnode-a  2     16 GiB\n";
+        assert_eq!(plain_or_transposed(&rows, None), wide);
+        assert_eq!(plain_or_transposed(&rows, Some(20)), wide);
+        let narrow = plain_or_transposed(&rows, Some(19));
+        assert_eq!(narrow, "host    node-a\nCPUs    2\nmemory  16 GiB\n");
     }
 }

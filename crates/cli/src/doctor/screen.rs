@@ -10,7 +10,7 @@ use ronde_control::doctor::{
 };
 use ronde_control::{VERSION, counted};
 
-use crate::tables::plain;
+use crate::tables::{plain, plain_or_transposed};
 
 /// Up to this many hosts, the paths between them are shown as a table; otherwise only the worst.
 const MATRIX: usize = 8;
@@ -23,9 +23,9 @@ const PACKAGES: [&str; 9] =
 pub(super) fn text(report: &DoctorReport, taken: Duration, width: Option<u16>) -> String {
     let count = counted(report.hosts.len(), "host");
     let mut text = format!("Ronde {VERSION}: {count} in {:.1} s\n\n", taken.as_secs_f64());
-    text += &plain(&software(&report.hosts), &[], width);
+    text += &plain_or_transposed(&software(&report.hosts), width);
     text += "\n";
-    text += &plain(&machines(&report.hosts), &[], width);
+    text += &plain_or_transposed(&machines(&report.hosts), width);
     if !report.speeds.is_empty() {
         text += "\n";
         text += &match report.hosts.len() <= MATRIX {

@@ -325,7 +325,7 @@ fn a_script_adds_and_removes_hosts_and_each_of_its_failures_is_reported_once() {
             &hung,
             "[ronde] host discovery works again\n",
             "[ronde] found host `127.0.0.2` with 1 slot\n",
-            "[ronde] host `localhost` is no longer listed: its ranks leave at the next commit\n",
+            "[ronde] host `localhost` is no longer listed: any ranks there leave at the next commit\n",
         ],
     );
     for line in [&garbage, &nothing, &failed] {
@@ -375,7 +375,7 @@ fn too_few_hosts_end_the_job_after_a_timeout_and_a_signal_at_once() {
         &ended.stderr,
         &[
             "[ronde] 1 of at least 2 ranks ready: waiting up to 3 s for more\n",
-            "error: Timed out waiting for 2 ranks: 1 are ready. Timeout after 3 seconds.\n",
+            "error: Timed out waiting for 2 ranks: 1 ready. Timeout after 3 seconds.\n",
             "  `localhost`: 1 slots, ready\n",
         ],
     );

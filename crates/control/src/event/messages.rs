@@ -45,7 +45,9 @@ impl JobEventKind {
                 format!("host `{host}` now has {} (was {before})", many(*slots, "slot"))
             }
             JobEventKind::HostUnlisted { host, .. } => {
-                format!("host `{host}` is no longer listed: its ranks leave at the next commit")
+                format!(
+                    "host `{host}` is no longer listed: any ranks there leave at the next commit"
+                )
             }
             JobEventKind::HostsUnknown { reason } => {
                 format!("host discovery failed, continuing with the known hosts: {reason}")

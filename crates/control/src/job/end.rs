@@ -193,6 +193,9 @@ impl JobMachine {
             {
                 (0, _, _) => "no longer listed".to_owned(),
                 (_, Some(None), _) => "has failed and gets no new ranks".into(),
+                (_, Some(Some(until)), _) if host.unreached > 0 => {
+                    format!("not reached, next try in {}", Seconds(until.saturating_sub(now)))
+                }
                 (_, Some(Some(until)), _) => {
                     format!("on cooldown for {}", Seconds(until.saturating_sub(now)))
                 }

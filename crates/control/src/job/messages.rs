@@ -102,7 +102,7 @@ impl EndCause {
                  the same calls, or cannot reach each other"
             ),
             EndCause::TimedOut { there, needed, timeout, hosts } => format!(
-                "error: Timed out waiting for {needed} ranks: {there} are ready. Timeout after {} \
+                "error: Timed out waiting for {needed} ranks: {there} ready. Timeout after {} \
                  seconds.\n{}{}\nhint: find out why {} are missing, or raise `--elastic-timeout`",
                 timeout.as_secs(),
                 list(hosts),

@@ -287,7 +287,7 @@ fn an_agent_that_dials_in_behaves_like_any_agent() {
     assert_eq!((output.len(), exit), (3_000_000, Exit::Code(0)));
     accepted.send(&DriverToAgent::End);
     assert_eq!(accepted.next(), None);
-    assert_eq!(accepted.ended(), "its agent, which had dialled in, exited");
+    assert_eq!(accepted.ended(), "its `ronde agent` exited");
     let result = agent.ended();
     assert_eq!(result.code, Some(0), "{}", result.text);
     assert!(result.text.contains("`node-x` joined the job at "), "{}", result.text);
@@ -383,7 +383,7 @@ fn a_killed_agent_or_guardian_leaves_no_processes() {
         pids.push(dialler);
         signal(if kill_dialler { dialler } else { agent.pid() }, "KILL");
         while accepted.next().is_some() {}
-        assert_eq!(accepted.ended(), "its agent, which had dialled in, exited");
+        assert_eq!(accepted.ended(), "its `ronde agent` exited");
         assert_gone(&pids);
         let code = agent.ended().code;
         assert_eq!(code, if kill_dialler { Some(137) } else { None });

@@ -83,7 +83,7 @@ impl DialledAgent {
 fn explain(result: io::Result<()>) -> HostProblem {
     match result {
         Ok(()) => HostProblem::new(
-            "its agent, which had dialled in, exited",
+            "its `ronde agent` exited",
             "check its output there, and whether a scheduler, a time limit or a lack of memory \
              ended it",
         ),

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from horovod import _native
 from horovod.common.calls import equal_splits, full_name
 from horovod.common.process_sets import ProcessSet
-from horovod.common.reductions import check_scatter
+from horovod.common.reductions import check_reduction, check_scatter
 
 Result = TypeVar("Result")
 
@@ -70,6 +70,7 @@ def allreduce(
     lazy: bool,
 ) -> Pending[Any]:
     """Submits a reduction."""
+    check_reduction(op)
     full, number = full_name("allreduce", name, process_set)
     source = _readable(array)
     target = _empty_like(source) if out is None else out
@@ -86,6 +87,7 @@ def grouped_allreduce(
     lazy: bool,
 ) -> Pending[list[Any]]:
     """Submits reductions that run together."""
+    check_reduction(op)
     full, number = full_name("grouped_allreduce", name, process_set)
     sources = [_readable(array) for array in arrays]
     targets = [_empty_like(source) for source in sources] if out is None else out

@@ -104,6 +104,24 @@ def test_a_reduction_can_be_pickled(op):
     assert cloudpickle.loads(cloudpickle.dumps(op)) is op
 
 
+def test_an_op_that_is_not_a_reduction_is_refused():
+    import torch
+
+    foreign = torch.distributed.ReduceOp.SUM
+    assert foreign.__index__() == hvd.Average, "it would be taken for an average"
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    hvd.init()
+    for op in (foreign, "sum", 9):
+        for call in (
+            lambda op: hvd.allreduce(torch.ones(2), op=op),
+            lambda op: hvd.reducescatter(torch.ones(2), op=op),
+            lambda op: hvd.DistributedOptimizer(optimizer, op=op),
+            lambda op: raw.allreduce(torch.ones(2), op=op),
+        ):
+            with pytest.raises(ValueError, match=r"^op is .*; pass hvd.Average, hvd.Sum, "):
+                call(op)
+
+
 def test_reductions_are_the_same_in_every_module():
     assert raw.Sum is reductions.Sum is mpi_ops.Sum is hvd.Sum
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import numbers
 import warnings
 
 __all__ = [
@@ -71,12 +72,33 @@ Product = ReduceOp.Product
 """Element-wise product over the ranks."""
 
 
+_NUMBERS = frozenset(map(int, ReduceOp))
+
+
 class UnsupportedReductionError(NotImplementedError, ValueError):
     """A collective does not support the requested reduction.
 
     Depending on the framework, Horovod raises a `RuntimeError`, a `NotImplementedError` or a
     `ValueError` for it; this class is all of them.
     """
+
+
+def check_reduction(op: object) -> None:
+    """Raise an error for an `op` that is not one of the reductions.
+
+    Constants of other libraries are refused even if they convert to an integer:
+    `torch.distributed.ReduceOp.SUM` is 0, which is `Average` here.
+
+    Args:
+        op: The reduction.
+
+    Raises:
+        ValueError: If `op` is not a reduction.
+    """
+    if not isinstance(op, (int, numbers.Integral)) or op not in _NUMBERS:
+        raise ValueError(
+            f"op is {op!r}; pass hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum"
+        )
 
 
 def check_scatter(op: int) -> None:
@@ -86,8 +108,10 @@ def check_scatter(op: int) -> None:
         op: The reduction.
 
     Raises:
+        ValueError: If `op` is not a reduction.
         UnsupportedReductionError: If `op` is neither `Average` nor `Sum`.
     """
+    check_reduction(op)
     if op not in (Average, Sum):
         raise UnsupportedReductionError("Reducescatter currently only supports AVERAGE and SUM.")
 
@@ -103,8 +127,9 @@ def predivided(factor: float, op: int) -> tuple[float, float]:
         The prescale and the postscale factor.
 
     Raises:
-        ValueError: If `factor` is not 1.0 and `op` is not `Average`.
+        ValueError: If `op` is not a reduction, or `factor` is not 1.0 and `op` is not `Average`.
     """
+    check_reduction(op)
     if factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     return 1.0 / factor, factor
@@ -121,8 +146,10 @@ def handle_average_backwards_compatibility(op: int | None, average: bool | None)
         The reduction; `Average` if both arguments are None.
 
     Raises:
-        ValueError: If both arguments are given.
+        ValueError: If both arguments are given, or `op` is not a reduction.
     """
+    if op is not None:
+        check_reduction(op)
     if average is None:
         return Average if op is None else op
     if op is not None:

@@ -33,6 +33,7 @@ from horovod.common.reductions import (
     Product,
     ReduceOp,
     Sum,
+    check_reduction,
     check_scatter,
 )
 from horovod.jax import eager
@@ -119,7 +120,7 @@ def allreduce(
         ```
     """
     checked(compression)
-    _check_op(op)
+    check_reduction(op)
     leaves, structure = _flat(tree)
     pairs = [compression.compress(leaf) for leaf in leaves]
     small = [leaf for leaf, _ in pairs]
@@ -329,13 +330,6 @@ def _run(kind: str, tree: Any, name: str | None, process_set: ProcessSet, **sett
     spec = _spec(kind, leaves, name, process_set)
     spec = dataclasses.replace(spec, **settings)
     return jax.tree_util.tree_unflatten(structure, collective(spec, leaves))
-
-
-def _check_op(op: Any) -> None:
-    if op not in (Average, Sum, Adasum, Min, Max, Product):
-        raise ValueError(
-            f"op is {op!r}; pass hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum"
-        )
 
 
 def _flat(tree: Any) -> tuple[list[Any], Any]:

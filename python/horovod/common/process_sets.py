@@ -291,8 +291,9 @@ def enter_world_again(process_sets: Sequence[ProcessSet], dynamic: bool) -> None
     for process_set, registered in zip(process_sets, known):
         if registered is None and process_set.ranks is not None:
             raise ValueError(
-                f"Horovod has been initialized without {process_set}; use hvd.add_process_set, or "
-                "call hvd.shutdown() before hvd.init()"
+                "Horovod has been initialized without the process set of ranks "
+                f"{process_set.ranks}; call hvd.shutdown() before hvd.init(), or use "
+                "hvd.add_process_set"
             )
     _world.dynamic = _world.dynamic or dynamic
     for process_set, registered in zip(process_sets, known):

@@ -56,7 +56,10 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
     elif isinstance(params, list):
         named = [item if isinstance(item, tuple) else (None, item) for item in params]
     else:
-        raise ValueError(f"invalid params of type: {type(params)}")
+        raise ValueError(
+            f"invalid params of type: {type(params)}; pass model.state_dict() or "
+            "list(model.named_parameters())"
+        )
     for name, tensor in named:
         if tensor is not None and not isinstance(tensor, torch.Tensor):
             raise ValueError(

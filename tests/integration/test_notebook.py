@@ -130,6 +130,9 @@ def test_an_exception_on_a_rank_ends_the_cell_with_the_ranks_traceback(notebook)
         horovod.run(stumble, num_proc=2)
     """)
     assert "Trouble: over a stone" in output and "in stumble" in output
+    quoted = '    raise Trouble("over a stone")'
+    assert quoted in output.split("RankTraceback")[-1], "the line of the cell"
+    assert f"[1]<stderr>:{quoted}" in output and "run_task" not in output
     assert "raised on rank 1 (localhost, slot 1)" in output
     # The class is the one defined in the notebook, so that a cell can catch it.
     output = notebook.run("""

@@ -60,6 +60,19 @@ def test_invalid_arguments_are_refused_with_a_reason(arguments, kind, text):
     assert text in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("func", "args", "text"),
+    [
+        ({"a": 1}, (), "func is of type `dict`, not a function; pass the function itself"),
+        (nothing, 20, r"args is of type `int`; pass a tuple, such as args=\(20,\)"),
+        (nothing, "abc", r"args is of type `str`; pass a tuple, such as args=\('abc',\)"),
+    ],
+)
+def test_a_call_that_cannot_work_is_refused_before_anything_starts(func, args, text):
+    with pytest.raises(TypeError, match=text):
+        horovod.run(func, args=args, num_proc=2)
+
+
 @pytest.mark.parametrize("old", ["np", "min_np", "max_np"])
 def test_deprecated_names_still_work_and_name_the_new_one(old):
     refused = pytest.raises(ValueError)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
 import pickle
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from horovod.runner.arguments import _HorovodArgs
@@ -107,6 +108,7 @@ def run(
         What the function returned, in the order of the ranks.
 
     Raises:
+        TypeError: If `func` cannot be called, or `args` is not a sequence.
         ValueError: If arguments are invalid or contradict each other.
         RuntimeError: If a rank failed or died; the text says which, where and how. If it raised an
             exception, the error is also of that exception's class, with the rank's traceback as its
@@ -148,13 +150,27 @@ def run(
     wanted.command = [wanted.executable, "-m", "horovod.runner.run_task"]
     wanted.run_func = func
     options = wanted.options()
-    function = _pickled(func, tuple(args), dict(kwargs or {}))
+    function = _pickled(func, _checked(func, args), dict(kwargs or {}))
     call = Call([horovodrun(), "__ronde-called", *options, *wanted.command], function)
     outcome = call.wait()
     if outcome.code != 0:
         raise _failure(call, outcome, wanted)
     processes = call.finishers()[: wanted.fewest()] if wanted.elastic else None
     return _results(call, wanted.fewest(), processes)
+
+
+def _checked(func: Any, args: Any) -> tuple[Any, ...]:
+    """The arguments as a tuple, if the function can be called with them."""
+    if not callable(func):
+        raise TypeError(
+            f"func is of type `{type(func).__name__}`, not a function; pass the function itself "
+            "and its arguments separately: horovod.run(train, args=(20,), num_proc=2)"
+        )
+    if isinstance(args, (str, bytes)) or not isinstance(args, Iterable):
+        raise TypeError(
+            f"args is of type `{type(args).__name__}`; pass a tuple, such as args=({args!r},)"
+        )
+    return tuple(args)
 
 
 def _renamed(name: str, value: int | None, old: str, given: int | None) -> int | None:
@@ -181,7 +197,13 @@ def _pickled(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
     # Two layers: the search path must be set before modules on it are unpickled.
     inner = cloudpickle.dumps((func, args, kwargs))
-    return pickle.dumps((list(sys.path), inner))
+    return pickle.dumps((list(sys.path), _cells(), inner))
+
+
+def _cells() -> dict[str, Any]:
+    """The source of a notebook's cells, for tracebacks: entries without a time are in no file."""
+    known = linecache.cache.items()
+    return {name: entry for name, entry in known if len(entry) == 4 and entry[1] is None}
 
 
 def _results(call: Call, count: int, processes: list[int] | None) -> list[Any]:

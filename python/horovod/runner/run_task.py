@@ -7,9 +7,11 @@ then ends this process as it would end a script.
 from __future__ import annotations
 
 import io
+import linecache
 import pickle
 import socket
 import sys
+import traceback
 from typing import NoReturn
 
 import cloudpickle  # type: ignore[import-untyped, unused-ignore]
@@ -23,9 +25,11 @@ VALUE, ERROR = b"v", b"e"
 
 def main() -> None:
     """Runs the remote call of this rank."""
-    path, function = cloudpickle.loads(_native.fetch_function())
+    path, cells, function = cloudpickle.loads(_native.fetch_function())
     # Use the caller's search path: a notebook may have added folders.
     sys.path.extend(folder for folder in path if folder not in sys.path)
+    # Tracebacks quote the lines of a notebook's cells, which are in no file.
+    linecache.cache.update(cells)
     try:
         call, args, kwargs = pickle.loads(function)
         value = call(*args, **kwargs)
@@ -39,6 +43,9 @@ def _fail(error: Exception) -> NoReturn:
     inner = error.__traceback__.tb_next if error.__traceback__ else None
     error = error.with_traceback(inner)
     _native.deliver_result(ERROR + describe(error, _who()))
+    shown = "".join(traceback.format_exception(type(error), error, inner))
+    # Ends this process like an exception of a script, and shows the frames of the function only.
+    sys.excepthook = lambda *_: print(shown, end="", file=sys.stderr, flush=True)
     raise error
 
 

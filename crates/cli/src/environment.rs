@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::bench::units;
 use crate::horovodrun::{about_launch, print_stdout, report_error};
 
-/// Print a report on this installation and this machine, for a bug report.
+/// Print a report on this installation and machine, for bug reports.
 #[derive(Clone, Debug, Args)]
 #[command(
     after_help = "Variables that may hold secrets are left out. Review the report before you share it."

@@ -30,7 +30,7 @@ fn version_and_help() {
       bench       Measure the collectives, optionally compared with gloo and MPI
       completion  Print shell completions for `ronde` and `horovodrun`
       doctor      Check the hosts of a job and the network between them
-      env         Print a report on this installation and this machine, for a bug report
+      env         Print a report on this installation and machine, for bug reports
       explain     Explain the code that an error ends with, and what to do about it
       status      Show the status of your running jobs on this machine
       test        Test this installation on two ranks with every installed framework

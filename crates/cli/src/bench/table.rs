@@ -10,17 +10,19 @@ use crate::tables;
 const LEAST_COPY: u64 = 4096;
 
 const LEGEND: &str = "\
-Times are medians over rounds, with the 10th to 90th percentile in parentheses; a round is the mean
-time of its calls on the slowest rank. Ratios are medians of the ratios round by round: above 1,
-Ronde was faster. GB/s and bus GB/s are Ronde's bandwidths as NCCL defines them. `copies` is how
-many plain copies of a rank's tensor, made by all ranks at once, take as long as the call.
+Times are medians over rounds, with the 10th to 90th percentile in parentheses;
+a round is the mean time of its calls on the slowest rank. Ratios are medians
+of the ratios round by round: above 1, Ronde was faster. GB/s and bus GB/s are
+Ronde's bandwidths as NCCL defines them. `copies` is how many plain copies of a
+rank's tensor, made by all ranks at once, take as long as the call.
 ";
 
 /// Columns to drop first if a terminal is too narrow, in this order.
 const LESS: [&str; 5] = ["engine to engine", "from the arena", "bus GB/s", "copies", "GB/s"];
 
 const NARROW: &str = "\
-Some columns are hidden because the terminal is too narrow; use a wider one, redirect the output, or add `--json`.
+Some columns are hidden because the terminal is too narrow; use a wider one,
+redirect the output, or add `--json`.
 ";
 
 /// One table for each collective of each run, then notes and a legend. Columns that do not fit into
@@ -185,10 +187,11 @@ mod tests {
 
         Note: gloo for alltoall is left out: not supported
 
-        Times are medians over rounds, with the 10th to 90th percentile in parentheses; a round is the mean
-        time of its calls on the slowest rank. Ratios are medians of the ratios round by round: above 1,
-        Ronde was faster. GB/s and bus GB/s are Ronde's bandwidths as NCCL defines them. `copies` is how
-        many plain copies of a rank's tensor, made by all ranks at once, take as long as the call.
+        Times are medians over rounds, with the 10th to 90th percentile in parentheses;
+        a round is the mean time of its calls on the slowest rank. Ratios are medians
+        of the ratios round by round: above 1, Ronde was faster. GB/s and bus GB/s are
+        Ronde's bandwidths as NCCL defines them. `copies` is how many plain copies of a
+        rank's tensor, made by all ranks at once, take as long as the call.
         ");
     }
 }

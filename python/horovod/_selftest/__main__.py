@@ -58,7 +58,10 @@ def main() -> int:
         print(f"\nNot installed here: {', '.join(missing)}.")
     if broken:
         print(f"\nerror: {', '.join(broken)} failed; the lines above say why", file=sys.stderr)
-        print("\nhint: `ronde doctor` checks the machine, `ronde env` prints what to attach to a bug report")
+        print(
+            "\nhint: `ronde doctor` checks the machine, `ronde env` prints what to attach to a bug "
+            "report"
+        )
         return 1
     if names and missing:
         print("\nerror: some of the requested frameworks are not installed", file=sys.stderr)

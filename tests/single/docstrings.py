@@ -56,6 +56,8 @@ class Package:
     def resolve(self, module: str, name: str) -> Found | None:
         """Where a name of a module is defined, followed through any number of imports."""
         for node in _statements(self.trees[module]):
+            if isinstance(node, ast.FunctionDef) and _is(node, "overload"):
+                continue  # only a signature: the function with the docstring comes last
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
                 return Found(module, node)
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and name in _targets(node):

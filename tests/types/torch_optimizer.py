@@ -1,4 +1,4 @@
-"""What type checkers infer about `hvd.DistributedOptimizer`; see `make python-types`."""
+"""What type checkers infer about `horovod.torch`; see `make python-types`."""
 
 from __future__ import annotations
 
@@ -57,3 +57,8 @@ def reductions_are_members() -> None:
     assert_type(hvd.Average, hvd.ReduceOp)
     assert_type(hvd.allreduce(torch.ones(1), op=hvd.Sum), torch.Tensor)
     assert_type(hvd.allreduce(torch.ones(1), op=1), torch.Tensor)
+
+
+def alltoall_returns_a_pair_if_it_is_given_splits() -> None:
+    assert_type(hvd.alltoall(torch.ones(2)), torch.Tensor)
+    assert_type(hvd.alltoall(torch.ones(2), splits=[1, 1]), tuple[torch.Tensor, torch.Tensor])

@@ -111,9 +111,9 @@ def check_scatter(op: int) -> None:
         ValueError: If `op` is not a reduction.
         UnsupportedReductionError: If `op` is neither `Average` nor `Sum`.
     """
-    check_reduction(op)
     if op not in (Average, Sum):
         raise UnsupportedReductionError("Reducescatter currently only supports AVERAGE and SUM.")
+    check_reduction(op)
 
 
 def predivided(factor: float, op: int) -> tuple[float, float]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Union
+from typing import Union, overload
 
 import torch
 
@@ -18,6 +18,24 @@ from horovod.torch.splits import Splits, rows_to_send
 from horovod.torch.submit import Average
 
 Received = Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]
+
+
+@overload
+def alltoall(
+    tensor: torch.Tensor,
+    splits: None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor: ...
+
+
+@overload
+def alltoall(
+    tensor: torch.Tensor,
+    splits: Splits,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
 def alltoall(

@@ -423,7 +423,7 @@ def test_a_signaled_launcher_leaves_no_processes_on_any_host(lab, tmp_path, numb
     assert_nothing_left(mark)
     if number != signal.SIGKILL:
         name = signal.Signals(number).name
-        assert f"error: stopped by signal {int(number)} ({name}), and all 3 ranks" in (
+        assert f"error: stopped by signal {int(number)} ({name}), along with its 3 ranks" in (
             output.read_text()
         )
         assert job.returncode == 128 + number

@@ -14,6 +14,7 @@ use clap::{Arg, Command, CommandFactory, FromArgMatches};
 use ronde_control::settings::*;
 
 use crate::form::Form;
+use crate::tables;
 
 /// A command-line option of `horovodrun`.
 #[derive(Clone, Copy)]
@@ -371,8 +372,12 @@ pub(crate) fn described(command: Command) -> Command {
             _ => arg,
         }
     };
-    command.mut_args(add).mut_subcommands(described)
+    let width = usize::from(tables::terminal_width().map_or(HELP, |width| width.min(HELP)));
+    command.mut_args(add).mut_subcommands(described).term_width(width)
 }
+
+/// The columns of help texts, unless the terminal has fewer.
+const HELP: u16 = 100;
 
 /// Parses the arguments of a command.
 pub(crate) fn parse<A: CommandFactory + FromArgMatches>(

@@ -24,6 +24,16 @@ pub(crate) fn plain(rows: &[Vec<String>], right: &[bool], width: Option<u16>) ->
     table.trim_fmt() + "\n"
 }
 
+/// Ends lines that do not fit into `width` with `…`.
+pub(crate) fn cut(text: &str, width: Option<u16>) -> String {
+    let Some(width) = width.map(usize::from).filter(|width| *width > 0) else { return text.into() };
+    let line = |line: &str| match line.chars().count() > width {
+        true => line.chars().take(width - 1).chain(['…', '\n']).collect(),
+        false => format!("{line}\n"),
+    };
+    text.lines().map(line).collect()
+}
+
 /// Like `plain`, but a table that is too wide is transposed: the first row becomes the first column.
 pub(crate) fn plain_or_transposed(rows: &[Vec<String>], width: Option<u16>) -> String {
     let text = plain(rows, &[], None);
@@ -61,6 +71,12 @@ mod tests {
         assert_eq!(plain(&rows, &right, None), " n  what\n12  two words and more\n");
         let narrow = plain(&rows, &right, Some(16));
         assert_eq!(narrow, " n  what\n12  two words\n    and more\n");
+    }
+
+    #[test]
+    fn long_lines_are_cut() {
+        assert_eq!(cut("12345\n123456\n", Some(5)), "12345\n1234…\n");
+        assert_eq!(cut("12345\n", None), "12345\n");
     }
 
     #[test]

@@ -39,13 +39,18 @@ fn help() {
     Usage: ronde doctor [-H <HOSTS>] [OPTIONS]
 
     Options:
-      -H, --hosts <HOSTS>               Hosts and the number of ranks on each (1 if omitted), as in `node-a:4,node-b` [default: this machine]
+      -H, --hosts <HOSTS>               Hosts and the number of ranks on each (1 if omitted), as in
+                                        `node-a:4,node-b` [default: this machine]
           --hostfile <FILE>             A hostfile, with one host per line: `node-a slots=4`
       -p, --ssh-port <PORT>             SSH port on the other hosts [default: as configured for ssh]
       -i, --ssh-identity-file <FILE>    Private key for logging in [default: as configured for ssh]
-          --ssh-strict                  Refuse hosts with unknown host keys [default: accept them on first use]
-          --network-interfaces <NAMES>  Network interfaces to use between hosts, as in `eth0,ib0`; each host uses the ones it has; may be repeated [default: any that work]
-          --start-timeout <SECONDS>     How long to wait for each host to respond, in seconds [default: 3]
+          --ssh-strict                  Refuse hosts with unknown host keys [default: accept them on
+                                        first use]
+          --network-interfaces <NAMES>  Network interfaces to use between hosts, as in `eth0,ib0`; each
+                                        host uses the ones it has; may be repeated [default: any that
+                                        work]
+          --start-timeout <SECONDS>     How long to wait for each host to respond, in seconds [default:
+                                        3]
           --json                        Print JSON instead of tables
           --verbose                     Log each step to standard error
       -h, --help                        Print help

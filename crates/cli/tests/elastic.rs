@@ -376,7 +376,7 @@ fn too_few_hosts_end_the_job_after_a_timeout_and_a_signal_at_once() {
         &[
             "[ronde] 1 of at least 2 ranks ready: waiting up to 3 s for more\n",
             "error: Timed out waiting for 2 ranks: 1 ready. Timeout after 3 seconds.\n",
-            "  `localhost`: 1 slots, ready\n",
+            "  `localhost`: 1 slot, ready\n",
         ],
     );
     let job = Job::start("-np 2 --min-np 1", &[]);

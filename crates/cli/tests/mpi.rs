@@ -68,7 +68,7 @@ fn hosts_unsupported_by_this_mpirun_are_refused_with_a_hint() {
     assert_eq!(ended.code, Some(2));
     assert_eq!(
         ended.stderr,
-        "error: this `mpirun` gives every host the same number of ranks, but `a` offers 1 slots and \
+        "error: this `mpirun` gives every host the same number of ranks, but `a` offers 1 slot and \
          `b` offers 2\n\nhint: give every host the same number of slots, or use Open MPI's `mpirun`\n"
     );
 }

@@ -47,21 +47,32 @@ fn version_and_help() {
     Usage: ronde bench [-np <N>] [OPTIONS]
 
     Options:
-          --num-proc <N>              Number of ranks; several are measured one after another; also written `-np <N>` [default: 2]
-      -H, --hosts <HOSTS>             Hosts and the number of processes on each (1 if omitted), as in `node-a:4,node-b:4` [default: localhost:<N>]
+          --num-proc <N>              Number of ranks; several are measured one after another; also
+                                      written `-np <N>` [default: 2]
+      -H, --hosts <HOSTS>             Hosts and the number of processes on each (1 if omitted), as in
+                                      `node-a:4,node-b:4` [default: localhost:<N>]
       -p, --ssh-port <PORT>           SSH port on the other hosts [default: as configured for ssh]
       -i, --ssh-identity-file <FILE>  Private key for logging in [default: as configured for ssh]
-          --ssh-strict                Refuse hosts with unknown host keys [default: accept them on first use]
-          --collective <NAMES>        allreduce, allgather, broadcast, alltoall, reducescatter, barrier; the gradients of one training step of resnet50 or bert; or all [default: allreduce]
-          --sizes <BYTES>             Bytes that each rank submits; K, M and G are powers of 1024 [default: 4,1K,16K,256K,4M,64M]
+          --ssh-strict                Refuse hosts with unknown host keys [default: accept them on first
+                                      use]
+          --collective <NAMES>        allreduce, allgather, broadcast, alltoall, reducescatter, barrier;
+                                      the gradients of one training step of resnet50 or bert; or all
+                                      [default: allreduce]
+          --sizes <BYTES>             Bytes that each rank submits; K, M and G are powers of 1024
+                                      [default: 4,1K,16K,256K,4M,64M]
           --dtype <TYPE>              The element type [default: float32]
-          --compare <PEERS>           Also measure these, in alternating rounds: gloo (from torch), mpi (the `mpirun` on the PATH)
-          --transport <TRANSPORTS>    auto: shared memory where possible; tcp: sockets; `auto,tcp`: both [default: auto]
+          --compare <PEERS>           Also measure these, in alternating rounds: gloo (from torch), mpi
+                                      (the `mpirun` on the PATH)
+          --transport <TRANSPORTS>    auto: shared memory where possible; tcp: sockets; `auto,tcp`: both
+                                      [default: auto]
           --rounds <N>                Rounds per line of the table [default: 15]
-          --seconds <S>               Instead of a number of rounds: as many as fit into this many seconds per line
-          --json <FILE>               Write all figures to a file; `-` writes them to standard output instead of the table
+          --seconds <S>               Instead of a number of rounds: as many as fit into this many
+                                      seconds per line
+          --json <FILE>               Write all figures to a file; `-` writes them to standard output
+                                      instead of the table
           --plot <FILE>               Plot the times to an SVG file
-          --calibrate <FILE>          Measure where one algorithm overtakes another on this machine, and write these thresholds to a file for RONDE_TUNING
+          --calibrate <FILE>          Measure where one algorithm overtakes another on this machine, and
+                                      write these thresholds to a file for RONDE_TUNING
           --verbose                   Log each step to standard error
       -h, --help                      Print help
 

@@ -67,23 +67,37 @@ fn help() {
     Usage: horovodrun -np <N> [-H <HOSTS>] [OPTIONS] <COMMAND> [ARGUMENTS]...
 
     Options:
-      -n, --num-proc <N>                  Total number of processes; also written `-np <N>`. `auto`: one per slot of the given hosts, or else one per GPU or core of this machine; `gpu`, `cpu`: one per GPU or core
-      -H, --hosts <HOSTS>                 Hosts and the number of processes on each (1 if omitted), as in `node-a:4,node-b:4` [default: localhost:<N>]
+      -n, --num-proc <N>                  Total number of processes; also written `-np <N>`. `auto`: one
+                                          per slot of the given hosts, or else one per GPU or core of
+                                          this machine; `gpu`, `cpu`: one per GPU or core
+      -H, --hosts <HOSTS>                 Hosts and the number of processes on each (1 if omitted), as
+                                          in `node-a:4,node-b:4` [default: localhost:<N>]
           --hostfile <FILE>               A hostfile, with one host per line: `node-a slots=4`
-          --network-interfaces <NAMES>    Network interfaces to use between hosts, as in `eth0,ib0`; each host uses the ones it has; may be repeated [default: any that work]
+          --network-interfaces <NAMES>    Network interfaces to use between hosts, as in `eth0,ib0`;
+                                          each host uses the ones it has; may be repeated [default: any
+                                          that work]
       -p, --ssh-port <PORT>               SSH port on the other hosts [default: as configured for ssh]
       -i, --ssh-identity-file <FILE>      Private key for logging in [default: as configured for ssh]
-          --ssh-strict                    Refuse hosts with unknown host keys [default: accept them on first use]
+          --ssh-strict                    Refuse hosts with unknown host keys [default: accept them on
+                                          first use]
           --mpi                           Launch the ranks with `mpirun`; they find each other over MPI
           --jsrun                         Launch the ranks with LSF's `jsrun`
-          --mpi-args <ARGUMENTS>          Extra arguments for `mpirun`, as one string, as in `--mpi-args=--oversubscribe`
-          --binding-args <ARGUMENTS>      CPU binding arguments for `mpirun` or `jsrun`, replacing the default ones
-          --start-timeout <SECONDS>       How long to wait for all hosts to respond, in seconds [default: 30]
-          --output-filename <DIRECTORY>   Also save each rank's output to `rank.N/stdout` and `rank.N/stderr` in this directory
+          --mpi-args <ARGUMENTS>          Extra arguments for `mpirun`, as one string, as in
+                                          `--mpi-args=--oversubscribe`
+          --binding-args <ARGUMENTS>      CPU binding arguments for `mpirun` or `jsrun`, replacing the
+                                          default ones
+          --start-timeout <SECONDS>       How long to wait for all hosts to respond, in seconds
+                                          [default: 30]
+          --output-filename <DIRECTORY>   Also save each rank's output to `rank.N/stdout` and
+                                          `rank.N/stderr` in this directory
           --event-log <FILE>              Write the job's events to this file, as JSON lines
-          --prefix-output-with-timestamp  Prefix each line of rank output with a timestamp; also written `-prefix-timestamp`
-          --tty <RANKS>                   Ranks that get a terminal: `auto` (rank 0, if standard output is one), `none`, `all`, or a list such as `0,2` [default: auto]
-          --ranks <RANKS>                 Show only the output of these ranks, as in `0,2` or `0-3`; also written `--only-rank 0`
+          --prefix-output-with-timestamp  Prefix each line of rank output with a timestamp; also written
+                                          `-prefix-timestamp`
+          --tty <RANKS>                   Ranks that get a terminal: `auto` (rank 0, if standard output
+                                          is one), `none`, `all`, or a list such as `0,2` [default:
+                                          auto]
+          --ranks <RANKS>                 Show only the output of these ranks, as in `0,2` or `0-3`;
+                                          also written `--only-rank 0`
           --config-file <FILE>            A YAML file with options; the command line takes precedence
           --verbose                       Log each step to standard error
           --check-build                   Show what this installation supports; also written `-cb`
@@ -118,7 +132,8 @@ fn help() {
           --stall-check-shutdown-time-seconds <N>
               Abort the job when a rank has stalled for this many seconds; 0 means never [default: 0]
           --log-level <LEVEL>
-              Log level of launcher and ranks: TRACE, DEBUG, INFO, WARNING, ERROR or FATAL [default: WARNING]
+              Log level of launcher and ranks: TRACE, DEBUG, INFO, WARNING, ERROR or FATAL [default:
+              WARNING]
           --log-without-timestamp
               Omit timestamps from the ranks' log
 
@@ -140,12 +155,16 @@ fn help() {
           --reset-limit <N>
               Maximum number of times an elastic job may re-form its world [default: unlimited]
           --blacklist-cooldown-range <MIN> <MAX>
-              Minimum and maximum cooldown before a failed host is used again, in seconds; doubles with each failure [default: never used again]
+              Minimum and maximum cooldown before a failed host is used again, in seconds; doubles with
+              each failure [default: never used again]
 
     Agents that dial in:
-          --agents <N>             Wait for this many agents (`ronde agent --join`) instead of starting agents
-          --listen <ADDRESS:PORT>  Address to listen on for agents, as in `10.0.0.1:4000` or `:4000` [default: all addresses, any port]
-          --key-file <FILE>        File with the job key that the agents use; must be readable only by you [default: RONDE_JOB_KEY in the environment, or a new key]
+          --agents <N>             Wait for this many agents (`ronde agent --join`) instead of starting
+                                   agents
+          --listen <ADDRESS:PORT>  Address to listen on for agents, as in `10.0.0.1:4000` or `:4000`
+                                   [default: all addresses, any port]
+          --key-file <FILE>        File with the job key that the agents use; must be readable only by
+                                   you [default: RONDE_JOB_KEY in the environment, or a new key]
 
     Everything after the options is the command, passed on unchanged.
 

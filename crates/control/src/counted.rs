@@ -1,3 +1,5 @@
+//! Numbers of things, for people.
+
 /// A number of things, for people: `1 slot`, `2 slots`.
 pub fn counted(number: impl TryInto<u64>, thing: &str) -> String {
     let number = number.try_into().unwrap_or(u64::MAX);

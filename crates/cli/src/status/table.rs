@@ -12,8 +12,7 @@ use super::Snapshot;
 use crate::bench::units;
 use crate::tables;
 
-const HEADS: [&str; 9] =
-    ["rank", "host", "pid", "state", "collectives", "/s", "bytes", "/s", "activity"];
+const HEADS: [&str; 9] = ["rank", "host", "pid", "state", "done", "/s", "bytes", "/s", "activity"];
 
 /// Whether each column is right-aligned; numbers are.
 const RIGHT: [bool; 9] = [true, false, true, false, true, true, true, true, false];
@@ -51,7 +50,7 @@ pub(super) fn snapshot(snapshot: &Snapshot<'_>, width: Option<u16>) -> String {
     );
     let mut rows = vec![HEADS.map(str::to_owned).to_vec()];
     rows.extend(status.ranks.iter().enumerate().map(|(index, one)| row(snapshot, index, one)));
-    text += &tables::plain(&rows, &RIGHT, width);
+    text += &tables::cut(&tables::plain(&rows, &RIGHT, None), width);
     for late in status.late() {
         text += &format!("\n{}", late_line(&late));
     }
@@ -203,9 +202,9 @@ mod tests {
         insta::assert_snapshot!(snapshot, @r"
         job 3990: 5 ranks on 1 host, world 1, for 12 min 34 s: python train.py
 
-        rank  host     pid  state               collectives  /s     bytes      /s  activity
-           0  node-a  4000  in world                   1000  50  1000 MiB  50 MiB  waiting 4.2 s for allreduce layer.4.weight and 1 more
-           1  node-a  4001  in world                   1000  50  1000 MiB  50 MiB  allreduce layer.3.weight, 1.2 s ago
+        rank  host     pid  state               done  /s     bytes      /s  activity
+           0  node-a  4000  in world            1000  50  1000 MiB  50 MiB  waiting 4.2 s for allreduce layer.4.weight and 1 more
+           1  node-a  4001  in world            1000  50  1000 MiB  50 MiB  allreduce layer.3.weight, 1.2 s ago
            2  node-a  4002  no answer
            3  node-a        starting
            4  node-a  4004  exited with code 0

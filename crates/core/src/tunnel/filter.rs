@@ -215,7 +215,7 @@ mod tests {
 
     /// Two sockets with the same port, on 127.0.0.1 and on 127.0.0.2. They keep it, so that nobody
     /// else can take it meanwhile.
-    fn sources() -> (Socket, Socket) {
+    fn sources() -> (BoundSocket, BoundSocket) {
         loop {
             let ours = bound(Ipv4Addr::LOCALHOST, 0).unwrap();
             let port = port_of(ours.0.as_fd()).unwrap();
@@ -225,16 +225,16 @@ mod tests {
         }
     }
 
-    struct Socket(OwnedFd);
+    struct BoundSocket(OwnedFd);
 
-    fn bound(address: Ipv4Addr, port: u16) -> io::Result<Socket> {
+    fn bound(address: Ipv4Addr, port: u16) -> io::Result<BoundSocket> {
         let socket =
             socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         bind(&socket, &SocketAddr::from((address, port)))?;
-        Ok(Socket(socket))
+        Ok(BoundSocket(socket))
     }
 
-    impl Socket {
+    impl BoundSocket {
         fn connect(self, port: u16, limit: Duration) -> io::Result<TcpStream> {
             set_socket_timeout(&self.0, Timeout::Send, Some(limit))?;
             rustix::net::connect(&self.0, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;

@@ -2,6 +2,8 @@
 
 use std::ffi::{OsStr, OsString};
 
+use ronde_control::counted;
+
 use super::{DelegatedJob, LauncherCommand, exported};
 use crate::hosts::Host;
 use crate::reach::HostProblem;
@@ -115,8 +117,11 @@ fn hydra(order: &DelegatedJob, flavour: Flavour) -> Result<ArgumentList, HostPro
             return Err(HostProblem::new(
                 format!(
                     "this `mpirun` gives every host the same number of ranks, but `{}` offers {} \
-                     slots and `{}` offers {}",
-                    first.name, first.slots, other.name, other.slots
+                     and `{}` offers {}",
+                    first.name,
+                    counted(first.slots, "slot"),
+                    other.name,
+                    other.slots
                 ),
                 "give every host the same number of slots, or use Open MPI's `mpirun`",
             ));
@@ -295,6 +300,6 @@ mod tests {
         let env = line(&order, Flavour::Mpich).unwrap().env;
         assert!(env.contains(&("HYDRA_LAUNCHER_EXTRA_ARGS".into(), ssh.into())));
         let error = line(&self::order("a:1,b:3", "x"), Flavour::Mpich).unwrap_err();
-        assert!(error.reason.ends_with("`a` offers 1 slots and `b` offers 3"), "{error:?}");
+        assert!(error.reason.ends_with("`a` offers 1 slot and `b` offers 3"), "{error:?}");
     }
 }

@@ -205,7 +205,7 @@ impl DelegatedRun {
     fn on(&mut self, news: DriverInput) -> bool {
         match news {
             DriverInput::SideConnection(sealed, greeting) => {
-                self.side_connections.receive(sealed, greeting)
+                self.side_connections.receive(sealed, greeting);
             }
             DriverInput::Returned(rank, returned) => {
                 let first = match &returned {

@@ -416,7 +416,7 @@ fn the_job_waits_for_enough_workers_and_then_ends() {
     scenario.pass(60);
     let (code, text) = scenario.end.clone().unwrap();
     assert!(code == 1 && text.contains("Timed out waiting for 2 ranks: 1 ready"), "{text}");
-    assert!(text.contains("`c`: 1 slots, has failed"), "{text}");
+    assert!(text.contains("`c`: 1 slot, has failed"), "{text}");
 }
 
 #[test]

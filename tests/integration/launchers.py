@@ -40,9 +40,9 @@ def total(value):
 """
 
 
-def mpirun(flavour):
+def mpirun(flavor):
     """The command that starts ranks, and the folder with this MPI's commands."""
-    if flavour == "mpich":
+    if flavor == "mpich":
         command = Path(sys.executable).parent / "mpirun"
         if not command.exists():
             pytest.skip("there is no mpirun next to the interpreter; install the extra `test`")

@@ -42,7 +42,7 @@ def ronde():
     return os.path.join(os.path.dirname(horovodrun()), "ronde")
 
 
-class Dialled:
+class Dialed:
     """A launcher on the first host of a lab that waits for agents, and its agents."""
 
     def __init__(self, folder, lab, program, *options, **env):
@@ -113,7 +113,7 @@ def _lab(tmp_path):
 
 
 def test_three_agents_that_dial_in_run_a_fixed_job(tmp_path, lab):
-    with Dialled(tmp_path, lab, FIXED, "--agents", "3", "-np", "4") as job:
+    with Dialed(tmp_path, lab, FIXED, "--agents", "3", "-np", "4") as job:
         agents = [
             job.agent(host, "--slots", slots)
             for host, slots in zip(lab.hosts, ("2", "1", "1"), strict=True)
@@ -124,12 +124,12 @@ def test_three_agents_that_dial_in_run_a_fixed_job(tmp_path, lab):
         assert sorted(one["host"] for one in events) == ["node-a", "node-a", "node-b", "node-c"]
         assert "waiting for 3 agents to connect" in job.output()
         assert [agent.wait(20 * PATIENCE) for agent in agents] == [0, 0, 0], job.output()
-        assert {it["source"] for it in job.events("host_found")} == {"dialled_in"}
+        assert {it["source"] for it in job.events("host_found")} == {"dialed_in"}
 
 
 def test_a_fixed_job_ends_when_an_agent_is_killed_and_names_its_host(tmp_path, lab):
     options = ("--agents", "3", "-np", "3")
-    with Dialled(tmp_path, lab, FIXED, *options, STAY="1") as job:
+    with Dialed(tmp_path, lab, FIXED, *options, STAY="1") as job:
         for host in lab.hosts:
             job.agent(host, "--slots", "1")
         job.until(lambda: all(events_of(tmp_path, rank) for rank in range(3)))
@@ -146,7 +146,7 @@ def test_a_fixed_job_ends_when_an_agent_is_killed_and_names_its_host(tmp_path, l
 def test_agents_of_an_elastic_job_may_join_late_leave_and_return(tmp_path, lab):
     first, second, third = lab.hosts
     options = ("--agents", "1", "-np", "1", "--min-np", "1")
-    with Dialled(tmp_path, lab, PROGRAM, *options) as job:
+    with Dialed(tmp_path, lab, PROGRAM, *options) as job:
         job.agent(first, "--slots", "1")
         job.until(lambda: job.worlds()[-1:] == [["node-a"]])
         job.agent(second, "--slots", "1")
@@ -173,7 +173,7 @@ def test_agents_of_an_elastic_job_may_join_late_leave_and_return(tmp_path, lab):
 
 def test_missing_agents_end_the_wait_with_an_error(tmp_path, lab):
     options = ("--agents", "2", "-np", "2", "--start-timeout", "4")
-    with Dialled(tmp_path, lab, FIXED, *options) as job:
+    with Dialed(tmp_path, lab, FIXED, *options) as job:
         job.agent(lab.hosts[0], "--slots", "1")
         assert job.wait() == 1, job.output()
         expected = (
@@ -184,7 +184,7 @@ def test_missing_agents_end_the_wait_with_an_error(tmp_path, lab):
 
 
 def test_an_agent_without_the_key_is_refused(tmp_path, lab):
-    with Dialled(tmp_path, lab, FIXED, "--agents", "1", "-np", "1") as job:
+    with Dialed(tmp_path, lab, FIXED, "--agents", "1", "-np", "1") as job:
         wrong = tmp_path / "wrong"
         wrong.write_text("6" * 64)
         wrong.chmod(0o600)

@@ -98,12 +98,12 @@ if os.environ["FINALIZE"] == "theirs":
 """
 
 
-@pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
-def test_plain_mpirun_forms_a_world_over_mpi(tmp_path, flavour):
+@pytest.mark.parametrize("flavor", ["mpich", "openmpi"])
+def test_plain_mpirun_forms_a_world_over_mpi(tmp_path, flavor):
     pytest.importorskip("mpi4py")
-    command, folder = mpirun(flavour)
+    command, folder = mpirun(flavor)
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
-    finalize = "theirs" if flavour == "mpich" else "ours"
+    finalize = "theirs" if flavor == "mpich" else "ours"
     job = run(tmp_path, [*command, "-n", "3"], MPI, {"PATH": path, "FINALIZE": finalize})
     assert job.codes == [0], job.output
     for rank, event in enumerate(job.all("mpi")):
@@ -183,10 +183,10 @@ except NotImplementedError as error:
 """
 
 
-@pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
-def test_communicators_become_process_sets(tmp_path, flavour):
+@pytest.mark.parametrize("flavor", ["mpich", "openmpi"])
+def test_communicators_become_process_sets(tmp_path, flavor):
     pytest.importorskip("mpi4py")
-    command, folder = mpirun(flavour)
+    command, folder = mpirun(flavor)
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
     job = run(tmp_path, [*command, "-n", "4"], SETS, {"PATH": path})
     assert job.codes == [0], job.output
@@ -219,9 +219,9 @@ def test_communicators_become_process_sets(tmp_path, flavour):
     assert len(job.all("late")) == 4
 
 
-@pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
-def test_horovodrun_starts_ranks_with_mpirun_and_returns_its_exit_code(tmp_path, flavour):
-    _, folder = mpirun(flavour)
+@pytest.mark.parametrize("flavor", ["mpich", "openmpi"])
+def test_horovodrun_starts_ranks_with_mpirun_and_returns_its_exit_code(tmp_path, flavor):
+    _, folder = mpirun(flavor)
     script = MEET + "hvd.shutdown()\nsys.exit(5 if os.environ.get('FAIL') else 0)\n"
     env = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
     command = [launcher(), "--mpi", "-np", "2"]

@@ -99,14 +99,14 @@ def test_pods_join_at_the_host_of_rank_0_with_a_secret(lab, tmp_path):
     assert {event["sum"] for event in job.all("met")} == {3.0}
 
 
-@pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
-def test_mpirun_starts_ranks_on_the_hosts_and_they_join_over_mpi(lab, tmp_path, flavour):
-    _, folder = mpirun(flavour)
+@pytest.mark.parametrize("flavor", ["mpich", "openmpi"])
+def test_mpirun_starts_ranks_on_the_hosts_and_they_join_over_mpi(lab, tmp_path, flavor):
+    _, folder = mpirun(flavor)
     path = tmp_path / "script.py"
     path.write_text(PRELUDE + MEET)
     env = environment(tmp_path, {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"})
     options = ["--mpi", "-p", PORT, "-np", 4, "-H", "node-a:2,node-b:2"]
-    if flavour == "openmpi":
+    if flavor == "openmpi":
         options += ["--mpi-args", f"--prefix {folder.parent}"]
     job = lab.run(horovodrun(), *options, sys.executable, path, env=env, limit=LIMIT_SECONDS)
     assert job.returncode == 0, job.stdout + job.stderr
@@ -127,14 +127,14 @@ if rank == 1:
 """
 
 
-@pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
-def test_a_rank_that_raises_ends_an_mpirun_job_on_all_hosts(lab, tmp_path, flavour):
-    _, folder = mpirun(flavour)
+@pytest.mark.parametrize("flavor", ["mpich", "openmpi"])
+def test_a_rank_that_raises_ends_an_mpirun_job_on_all_hosts(lab, tmp_path, flavor):
+    _, folder = mpirun(flavor)
     path = tmp_path / "script.py"
     path.write_text(PRELUDE + "import atexit\n" + RAISE)
     env = environment(tmp_path, {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"})
     options = ["--mpi", "-p", PORT, "-np", 2, "-H", "node-a:1,node-b:1"]
-    if flavour == "openmpi":
+    if flavor == "openmpi":
         options += ["--mpi-args", f"--prefix {folder.parent}"]
     job = lab.run(horovodrun(), *options, sys.executable, path, env=env, limit=LIMIT_SECONDS)
     assert job.returncode != 0, job.stdout + job.stderr
@@ -166,14 +166,14 @@ run(True)
 """
 
 
-@pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
-def test_a_function_reaches_ranks_of_mpirun_on_other_hosts(lab, tmp_path, flavour):
-    _, folder = mpirun(flavour)
+@pytest.mark.parametrize("flavor", ["mpich", "openmpi"])
+def test_a_function_reaches_ranks_of_mpirun_on_other_hosts(lab, tmp_path, flavor):
+    _, folder = mpirun(flavor)
     path = tmp_path / "call.py"
     path.write_text(CALL)
     env = environment(tmp_path, {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"})
     user = getpass.getuser()
-    extra = f"--prefix {folder.parent}" if flavour == "openmpi" else ""
+    extra = f"--prefix {folder.parent}" if flavor == "openmpi" else ""
     hosts = f"{user}@node-a:1,{user}@node-b:1"
     job = lab.run(sys.executable, path, hosts, PORT, extra, env=env, limit=LIMIT_SECONDS)
     assert "results [(0, 'node-a', 2.0), (1, 'node-b', 2.0)]" in job.stdout, job.stdout + job.stderr

@@ -72,12 +72,12 @@ def test_anything_but_an_optimizer_is_refused(model):
 
 def test_an_optimizer_with_an_unusual_constructor_can_be_wrapped(model):
     class Unusual(torch.optim.SGD):
-        def __init__(self, model, flavour):
+        def __init__(self, model, flavor):
             super().__init__(model.parameters(), lr=0.1)
-            self.flavour = flavour
+            self.flavor = flavor
 
     optimizer = hvd.DistributedOptimizer(Unusual(model, "mint"))
-    assert optimizer.flavour == "mint"
+    assert optimizer.flavor == "mint"
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::Args;
 use ronde_control::wire::JobKey;
 use ronde_launch::private::{self, PrivateDirs};
-use ronde_launch::source::{DialledIn, KeyPlace};
+use ronde_launch::source::{DialedIn, KeyPlace};
 
 use crate::key;
 use crate::messages::UserError;
@@ -30,7 +30,7 @@ impl Agents {
     }
 
     /// The agents to wait for, if any; generates a key if none was given.
-    pub(crate) fn source(&self) -> Result<Option<DialledIn>, UserError> {
+    pub(crate) fn source(&self) -> Result<Option<DialedIn>, UserError> {
         let Some(agents) = self.agents else { return Ok(None) };
         let (key, place) = match &self.key_file {
             Some(path) => (key::from_file(path)?, KeyPlace::File(path.clone())),
@@ -40,7 +40,7 @@ impl Agents {
             },
         };
         let everywhere = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
-        Ok(Some(DialledIn { agents, key, place, listen: self.listen.unwrap_or(everywhere) }))
+        Ok(Some(DialedIn { agents, key, place, listen: self.listen.unwrap_or(everywhere) }))
     }
 }
 

@@ -9,7 +9,7 @@ use ronde_control::job::JobSpec;
 use ronde_control::settings;
 use ronde_launch::hosts::{self, Host, HostsError};
 use ronde_launch::reach::ssh::SshOptions;
-use ronde_launch::source::{DialledIn, HostSource, Script};
+use ronde_launch::source::{DialedIn, HostSource, Script};
 
 use crate::horovodrun::about_hosts;
 use crate::messages::{UserError, both, print_stderr};
@@ -35,7 +35,7 @@ pub(crate) enum HostList {
     /// Hosts named by the user, if any.
     Hosts(Option<Vec<Host>>),
     /// Hosts whose agents dial in.
-    Agents(DialledIn),
+    Agents(DialedIn),
 }
 
 impl HostList {
@@ -90,7 +90,7 @@ impl Elastic {
         let (set, (start, min)) = both(set, self.numbers(count))?;
         let least_hosts = named.least();
         let hosts = match (&self.host_discovery_script, named) {
-            (_, HostList::Agents(agents)) => HostSource::DialledIn(agents),
+            (_, HostList::Agents(agents)) => HostSource::DialedIn(agents),
             (Some(command), _) => {
                 let (command, slots) = (command.clone(), self.slots_per_host);
                 let (interval, limit) = (set.discovery_interval, set.discovery_limit);

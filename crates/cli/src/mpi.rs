@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
 use std::process::Command;
 
-use ronde_launch::delegate::mpirun::{self, Flavour};
+use ronde_launch::delegate::mpirun::{self, Flavor};
 use ronde_launch::delegate::{DelegatedJob, LauncherCommand, jsrun};
 use ronde_launch::hosts::Slot;
 use ronde_launch::reach::HostProblem;
@@ -160,13 +160,13 @@ pub(crate) fn become_it(line: &LauncherCommand) -> UserError {
 }
 
 /// Asks the `mpirun` on the PATH which MPI it belongs to.
-fn flavor() -> Result<Flavour, UserError> {
+fn flavor() -> Result<Flavor, UserError> {
     let output = Command::new("mpirun").arg("--version").output().map_err(|error| {
         UserError::new(format!("`--mpi` needs `mpirun`, which cannot be started: {error}"), INSTALL)
     })?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned()
         + &String::from_utf8_lossy(&output.stderr);
-    Flavour::of(&text).ok_or_else(|| {
+    Flavor::of(&text).ok_or_else(|| {
         let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
         let error = "horovod does not find an installed MPI. The `mpirun` on the PATH is not a \
                      known one; its `--version` prints";

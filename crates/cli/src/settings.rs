@@ -9,7 +9,7 @@ use ronde_control::settings::{
     self, BadSettings, HOROVOD_AUTOTUNE, HOROVOD_AUTOTUNE_LOG, HOROVOD_TIMELINE, Launch,
     RONDE_TUNING, Setting,
 };
-use ronde_launch::writing::{unwritable, without_neighbours};
+use ronde_launch::writing::{unwritable, without_neighbors};
 
 use crate::flags::FLAGS;
 use crate::horovodrun::EnvVars;
@@ -58,7 +58,7 @@ fn refuse_timeline(text: &str) -> Option<String> {
     let path = Path::new(text);
     let special = path.exists() && !path.is_file() && !path.is_dir();
     let special = special.then(|| "it is not a regular file".to_owned());
-    let why = special.or_else(|| unwritable(path)).or_else(|| without_neighbours(path))?;
+    let why = special.or_else(|| unwritable(path)).or_else(|| without_neighbors(path))?;
     Some(cannot_write(HOROVOD_TIMELINE, text, &why))
 }
 

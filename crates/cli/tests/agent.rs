@@ -18,7 +18,7 @@ use ronde_control::wire::{JobKey, decode};
 use ronde_control::{VERSION, Worker};
 use ronde_launch::driver::service;
 use ronde_launch::reach::AgentLink;
-use ronde_launch::reach::dialled::DialledAgent;
+use ronde_launch::reach::dialed::DialedAgent;
 use support::rank::{PRINT_RENDEZVOUS, TestRendezvous};
 use support::{TIME_LIMIT, alive, eventually, launch, signal};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -37,7 +37,7 @@ fn within<T>(runtime: &tokio::runtime::Runtime, future: impl Future<Output = T>)
 /// A minimal launcher that accepts agents.
 struct Driver {
     runtime: tokio::runtime::Runtime,
-    offers: mpsc::Receiver<DialledAgent>,
+    offers: mpsc::Receiver<DialedAgent>,
     address: String,
 }
 
@@ -60,7 +60,7 @@ impl Driver {
     }
 
     /// The next agent that dials in.
-    fn offer(&mut self) -> DialledAgent {
+    fn offer(&mut self) -> DialedAgent {
         within(&self.runtime, self.offers.recv()).unwrap()
     }
 

@@ -16,7 +16,7 @@ pub fn unwritable(path: &Path) -> Option<String> {
 }
 
 /// Why no file can be created next to this one; `None` if one can.
-pub fn without_neighbours(path: &Path) -> Option<String> {
+pub fn without_neighbors(path: &Path) -> Option<String> {
     unusable(&folder(path))
 }
 
@@ -61,8 +61,8 @@ mod tests {
             assert!(why.unwrap_or_default().ends_with(expected.unwrap_or_default()), "{name}");
         }
         assert_eq!(unwritable(Path::new("/dev/stderr")), None);
-        assert_eq!(without_neighbours(&path("file")), None);
-        assert!(without_neighbours(&path("no/such")).is_some());
+        assert_eq!(without_neighbors(&path("file")), None);
+        assert!(without_neighbors(&path("no/such")).is_some());
         assert_eq!(unwritable(Path::new("t.json")), None);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }

@@ -10,17 +10,10 @@ import torch.distributed as dist
 import horovod.torch as hvd
 from horovod.common.process_sets import register_together
 
+pytestmark = pytest.mark.usefixtures("process_group")
+
 # Older PyTorch calls only the members of a new group, but all ranks must register a set.
 ALL_RANKS_CREATE_GROUPS = "default_pg.new_group" in inspect.getsource(dist.distributed_c10d)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _group():
-    dist.init_process_group("ronde")
-    yield
-    dist.destroy_process_group()
-    # The next file's group uses the same port.
-    hvd.barrier()
 
 
 def new_group(ranks):

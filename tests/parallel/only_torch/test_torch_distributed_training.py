@@ -4,19 +4,11 @@ import copy
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import horovod.torch as hvd
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _group():
-    dist.init_process_group("ronde")
-    yield
-    dist.destroy_process_group()
-    # The next file's group uses the same port.
-    hvd.barrier()
+pytestmark = pytest.mark.usefixtures("process_group")
 
 
 def network():

@@ -316,9 +316,9 @@ fn job_spec(
             arguments.elastic.warn();
             let timeout = arguments.start_timeout.map_or(AGENTS_TIMEOUT, Duration::from_secs);
             let job_spec = JobSpec::fixed(ranks, join_timeout, None);
-            let (source, least_hosts) = (HostSourceKind::DialledIn, agents.agents);
+            let (source, least_hosts) = (HostSourceKind::DialedIn, agents.agents);
             let job_spec = JobSpec { source, least_hosts, timeout, ..job_spec };
-            return Ok((job_spec, HostSource::DialledIn(agents)));
+            return Ok((job_spec, HostSource::DialedIn(agents)));
         }
     }
     let (hosts, slots) = rank_slots(arguments)?;

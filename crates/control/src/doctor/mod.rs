@@ -170,7 +170,7 @@ impl DoctorRun {
                 }
                 host.report.facts = Some(*facts);
             }
-            DoctorInput::Said(AgentToDriver::Dialled { callee, address, outcome }) => {
+            DoctorInput::Said(AgentToDriver::Dialed { callee, address, outcome }) => {
                 self.paths.record(index, callee, address, &outcome);
             }
             DoctorInput::Said(AgentToDriver::Measured { callee: Callee::Host(to), outcome }) => {
@@ -216,7 +216,7 @@ impl DoctorRun {
         self.now >= self.limit + WORK
             || (self.hosts.iter().all(|host| host.is_settled(self.listens()))
                 && self.trials.values().all(|trial| trial.outcome.is_some())
-                && !self.is_dialling())
+                && !self.is_dialing())
     }
 
     /// All results and what they mean.
@@ -345,7 +345,7 @@ impl DoctorRun {
         there(from) && there(to)
     }
 
-    fn is_dialling(&self) -> bool {
+    fn is_dialing(&self) -> bool {
         let mut pairs = self.paths.pairs().filter(|((from, to), _)| self.both_there(*from, *to));
         pairs.any(|(_, calls)| calls.iter().any(|call| call.outcome.is_none()))
     }

@@ -91,7 +91,7 @@ fn answer_all(
                 for DialTarget { callee, addresses } in targets {
                     for address in addresses {
                         let outcome = outcome(from, callee, address);
-                        let message = AgentToDriver::Dialled { callee, address, outcome };
+                        let message = AgentToDriver::Dialed { callee, address, outcome };
                         commands.extend(doctor_run.on(from, DoctorInput::Said(message), ms(200)));
                     }
                 }
@@ -162,7 +162,7 @@ fn no_host_takes_part_in_two_measurements_at_a_time() {
                 for DialTarget { callee, addresses } in targets {
                     for address in addresses {
                         let outcome = Dial::Reached { micros: 9 };
-                        let message = AgentToDriver::Dialled { callee, address, outcome };
+                        let message = AgentToDriver::Dialed { callee, address, outcome };
                         calls.extend(doctor_run.on(from, DoctorInput::Said(message), ms(200)));
                     }
                 }

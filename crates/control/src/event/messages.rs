@@ -34,7 +34,7 @@ impl JobEventKind {
         Some(match self {
             // The user wrote the list and knows it; the loss of an agent that had dialed in has
             // been reported already.
-            JobEventKind::HostUnlisted { source: HostSourceKind::DialledIn, .. } => return None,
+            JobEventKind::HostUnlisted { source: HostSourceKind::DialedIn, .. } => return None,
             JobEventKind::HostFound { source: HostSourceKind::List, .. }
             | JobEventKind::HostResized { source: HostSourceKind::List, .. }
             | JobEventKind::HostUnlisted { source: HostSourceKind::List, .. } => return None,

@@ -62,7 +62,7 @@ pub enum JobEventKind {
         /// How many workers it can run.
         slots: u32,
         /// Where the host comes from: `list` if the user named it, `script` if the discovery script
-        /// did, `dialled_in` if its agent connected by itself.
+        /// did, `dialed_in` if its agent connected by itself.
         source: HostSourceKind,
     },
     /// The number of slots of a host has changed.
@@ -347,7 +347,7 @@ pub enum HostSourceKind {
     /// A discovery script, which runs repeatedly.
     Script,
     /// An agent that was started by something else and dialed in.
-    DialledIn,
+    DialedIn,
 }
 
 /// An output of a job.

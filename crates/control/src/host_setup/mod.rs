@@ -71,7 +71,7 @@ pub enum HostSetupInput {
         ports: Vec<u16>,
     },
     /// Its agent has dialed a process.
-    Dialled {
+    Dialed {
         /// The process that was dialed.
         callee: Callee,
         /// The address that was dialed.
@@ -145,7 +145,7 @@ enum SetupPhase {
     /// Not all agents have connected and are listening.
     Gathering { fail_at: Option<Time> },
     /// The agents dial each other.
-    Dialling { settle_at: Option<Time> },
+    Dialing { settle_at: Option<Time> },
     /// The ranks may start, or the set-up has failed.
     Over,
 }
@@ -212,7 +212,7 @@ impl HostSetup {
                 };
                 (self.hosts[host].listeners, self.hosts[host].ports) = (listeners, ports);
             }
-            HostSetupInput::Dialled { callee, address, outcome } => {
+            HostSetupInput::Dialed { callee, address, outcome } => {
                 self.paths.record(host, callee, address, &outcome);
             }
             HostSetupInput::Gone(host_problem) => {
@@ -228,7 +228,7 @@ impl HostSetup {
         let now = now.saturating_sub(self.since);
         match self.phase {
             SetupPhase::Gathering { fail_at } => self.gather(fail_at, now),
-            SetupPhase::Dialling { settle_at } => self.settle(settle_at, now).into_iter().collect(),
+            SetupPhase::Dialing { settle_at } => self.settle(settle_at, now).into_iter().collect(),
             SetupPhase::Over => Vec::new(),
         }
     }
@@ -237,7 +237,7 @@ impl HostSetup {
     pub fn next_wakeup(&self) -> Option<Time> {
         let due = match self.phase {
             SetupPhase::Gathering { fail_at } => fail_at,
-            SetupPhase::Dialling { settle_at } => settle_at,
+            SetupPhase::Dialing { settle_at } => settle_at,
             SetupPhase::Over => return None,
         };
         Some(self.since + due.unwrap_or(self.limit).min(self.limit))
@@ -269,7 +269,7 @@ impl HostSetup {
         if self.hosts.iter().any(|host| host.state != SetupState::Listening) {
             return Vec::new();
         }
-        self.phase = SetupPhase::Dialling { settle_at: None };
+        self.phase = SetupPhase::Dialing { settle_at: None };
         let agents: Vec<AgentId> = self.agents().collect();
         let dial = |(host, agent)| HostSetupAction::Dial(agent, self.targets(host));
         agents.into_iter().enumerate().map(dial).collect()
@@ -307,7 +307,7 @@ impl HostSetup {
             return Some(self.fail(messages::unreachable(&self.hosts, &self.paths), now));
         }
         if complete && settle_at.is_none() {
-            self.phase = SetupPhase::Dialling { settle_at: Some(now + SETTLING) };
+            self.phase = SetupPhase::Dialing { settle_at: Some(now + SETTLING) };
         }
         None
     }

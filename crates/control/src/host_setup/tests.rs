@@ -30,8 +30,8 @@ fn listening(addresses: &[&str]) -> HostSetupInput {
     HostSetupInput::Listening { listeners, known: vec!["eth0".into()], ports: vec![4000] }
 }
 
-fn dialled(callee: Callee, address: &str, outcome: Dial) -> HostSetupInput {
-    HostSetupInput::Dialled { callee, address: at(address), outcome }
+fn dialed(callee: Callee, address: &str, outcome: Dial) -> HostSetupInput {
+    HostSetupInput::Dialed { callee, address: at(address), outcome }
 }
 
 fn reached(micros: u32) -> Dial {
@@ -39,7 +39,7 @@ fn reached(micros: u32) -> Dial {
 }
 
 /// Three hosts, the second with two addresses, ready to dial.
-fn dialling() -> HostSetup {
+fn dialing() -> HostSetup {
     let mut host_setup = host_setup(&[("a", true), ("b", false), ("c", false)]);
     for host in 0..3 {
         assert_eq!(
@@ -63,14 +63,14 @@ fn most(host_setup: &mut HostSetup) {
         assert_eq!(
             host_setup.on(
                 AgentId(host),
-                dialled(Callee::Launcher, "10.0.0.1:9", reached(90)),
+                dialed(Callee::Launcher, "10.0.0.1:9", reached(90)),
                 ms(30)
             ),
             []
         );
     }
     for host in 1..3 {
-        let event = dialled(Callee::Host(0), "10.0.0.1:40", reached(100));
+        let event = dialed(Callee::Host(0), "10.0.0.1:40", reached(100));
         assert_eq!(host_setup.on(AgentId(host), event, ms(30)), []);
     }
 }
@@ -89,12 +89,12 @@ fn ranks_of_this_machine_start_as_soon_as_its_agents_have_connected() {
 
 #[test]
 fn working_addresses_are_used_and_dead_ones_delay_nothing() {
-    let mut host_setup = dialling();
+    let mut host_setup = dialing();
     most(&mut host_setup);
-    let other = dialled(Callee::Host(1), "172.17.0.1:41", Dial::WrongProcess);
+    let other = dialed(Callee::Host(1), "172.17.0.1:41", Dial::WrongProcess);
     assert_eq!(host_setup.on(AgentId(2), other, ms(31)), []);
     assert_eq!(
-        host_setup.on(AgentId(2), dialled(Callee::Host(1), "10.0.0.2:41", reached(80)), ms(32)),
+        host_setup.on(AgentId(2), dialed(Callee::Host(1), "10.0.0.2:41", reached(80)), ms(32)),
         []
     );
     // Calls to later hosts are still open, and are waited for only briefly.
@@ -130,18 +130,18 @@ fn the_fastest_address_comes_first_unless_fewer_can_use_it() {
 
 #[test]
 fn unreachable_hosts_are_reported_with_addresses() {
-    let mut host_setup = dialling();
+    let mut host_setup = dialing();
     most(&mut host_setup);
-    let to_b = |address, outcome| dialled(Callee::Host(1), address, outcome);
+    let to_b = |address, outcome| dialed(Callee::Host(1), address, outcome);
     assert_eq!(host_setup.on(AgentId(2), to_b("172.17.0.1:41", Dial::Refused), ms(31)), []);
     assert_eq!(host_setup.on(AgentId(2), to_b("10.0.0.2:41", Dial::TimedOut), ms(5031)), []);
     for (from, to, address) in
         [(0, 1, "172.17.0.1:41"), (0, 1, "10.0.0.2:41"), (0, 2, "10.0.0.3:42")]
     {
-        let event = dialled(Callee::Host(to), address, reached(1));
+        let event = dialed(Callee::Host(to), address, reached(1));
         assert_eq!(host_setup.on(AgentId(from), event, ms(5040)), []);
     }
-    let last = dialled(Callee::Host(2), "10.0.0.3:42", Dial::TimedOut);
+    let last = dialed(Callee::Host(2), "10.0.0.3:42", Dial::TimedOut);
     let ended = host_setup.on(AgentId(1), last, ms(5050));
     let [HostSetupAction::Fail(problems, text)] = ended.as_slice() else { panic!("{ended:?}") };
     let line = "  `c` cannot reach `b`: 172.17.0.1:41 refused, 10.0.0.2:41 timed out\n";
@@ -250,7 +250,7 @@ fn a_late_host_is_ready_once_it_has_reached_the_launcher() {
     assert!(
         matches!(steps.as_slice(), [HostSetupAction::Dial(LATE_HOST, targets)] if targets.len() == 1)
     );
-    let event = dialled(Callee::Launcher, "10.0.0.1:9", reached(90));
+    let event = dialed(Callee::Launcher, "10.0.0.1:9", reached(90));
     let steps = host_setup.on(LATE_HOST, event, ms(103_000));
     let [HostSetupAction::Start(plans)] = steps.as_slice() else { panic!("{steps:?}") };
     let (_, plan) = &plans[0];
@@ -276,7 +276,7 @@ fn a_host_that_cannot_reach_the_launcher_fails_with_what_it_observed() {
     let mut host_setup = late_host();
     host_setup.on(LATE_HOST, hello(), ms(101_000));
     host_setup.on(LATE_HOST, listening(&["10.0.0.2:40"]), ms(101_000));
-    let event = dialled(Callee::Launcher, "10.0.0.1:9", Dial::TimedOut);
+    let event = dialed(Callee::Launcher, "10.0.0.1:9", Dial::TimedOut);
     let steps = host_setup.on(LATE_HOST, event, ms(106_000));
     let [HostSetupAction::Fail(problems, _)] = steps.as_slice() else { panic!("{steps:?}") };
     let [(LATE_HOST, HostProblem { reason, hint })] = problems.as_slice() else {

@@ -148,7 +148,7 @@ impl JobMachine {
     /// Before the job begins: how long agents have to dial in.
     pub(super) fn agents_due(&self) -> Option<Time> {
         let awaited =
-            self.job_spec.source == HostSourceKind::DialledIn && !self.begun && !self.is_ending();
+            self.job_spec.source == HostSourceKind::DialedIn && !self.begun && !self.is_ending();
         awaited.then_some(self.job_spec.timeout)
     }
 

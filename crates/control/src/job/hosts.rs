@@ -71,7 +71,7 @@ impl Hosts {
                 before if before == slots => {}
                 0 => {
                     // An agent was started there again, so the host is usable again.
-                    if source == HostSourceKind::DialledIn {
+                    if source == HostSourceKind::DialedIn {
                         (host.cooldown, host.unreached) = (None, 0);
                     }
                     news.push(JobEventKind::HostFound { host: name, slots, source });

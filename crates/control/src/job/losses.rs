@@ -105,7 +105,7 @@ impl JobMachine {
         let was_ready = matches!(self.hosts.all[index].agent, AgentOnHost::Ready(_));
         self.hosts.all[index].agent = AgentOnHost::None;
         // Before the job has begun, it or another agent may still dial in.
-        let awaited = !self.begun && self.job_spec.source == HostSourceKind::DialledIn;
+        let awaited = !self.begun && self.job_spec.source == HostSourceKind::DialedIn;
         let goes_on = self.job_spec.outlives_losses() && !self.is_ending();
         if goes_on && !awaited && !was_ready {
             let retry_seconds = Some(Seconds(self.hosts.unreached(index, now)));

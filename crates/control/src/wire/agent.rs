@@ -251,7 +251,7 @@ pub enum AgentToDriver {
         ports: Vec<u16>,
     },
     /// An attempt to dial has ended.
-    Dialled {
+    Dialed {
         /// The process that was dialed.
         callee: Callee,
         /// The address that was dialed.

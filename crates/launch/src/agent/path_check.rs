@@ -66,7 +66,7 @@ impl PathCheckServer {
                 let (key, news) = (key.clone(), self.news.clone());
                 self.tasks.spawn(async move {
                     let outcome = reach(address, &key, callee, limit).await;
-                    let _ = news.send(AgentToDriver::Dialled { callee, address, outcome }).await;
+                    let _ = news.send(AgentToDriver::Dialed { callee, address, outcome }).await;
                 });
             }
         }

@@ -13,7 +13,7 @@ const MANY_HOSTS: usize = 64;
 
 /// The MPI implementation that an `mpirun` belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flavour {
+pub enum Flavor {
     /// Open MPI.
     OpenMpi,
     /// IBM Spectrum MPI, based on Open MPI.
@@ -24,29 +24,29 @@ pub enum Flavour {
     Intel,
 }
 
-impl Flavour {
+impl Flavor {
     /// Detects the implementation from the output of `mpirun --version`.
-    pub fn of(version: &str) -> Option<Flavour> {
+    pub fn of(version: &str) -> Option<Flavor> {
         let says = |word: &str| version.contains(word);
         match () {
-            () if says("IBM Spectrum MPI") => Some(Flavour::Spectrum),
-            () if says("Open MPI") || says("OpenRTE") => Some(Flavour::OpenMpi),
-            () if says("Intel(R) MPI") => Some(Flavour::Intel),
-            () if says("HYDRA") || says("MPICH") || says("MVAPICH") => Some(Flavour::Mpich),
+            () if says("IBM Spectrum MPI") => Some(Flavor::Spectrum),
+            () if says("Open MPI") || says("OpenRTE") => Some(Flavor::OpenMpi),
+            () if says("Intel(R) MPI") => Some(Flavor::Intel),
+            () if says("HYDRA") || says("MPICH") || says("MVAPICH") => Some(Flavor::Mpich),
             () => None,
         }
     }
 }
 
 /// The command to run, or what to do if it cannot reach these hosts.
-pub fn line(order: &DelegatedJob, flavour: Flavour) -> Result<LauncherCommand, HostProblem> {
+pub fn line(order: &DelegatedJob, flavor: Flavor) -> Result<LauncherCommand, HostProblem> {
     one_user(order)?;
     let mut env = exported(order);
-    let mut arguments = match flavour {
-        Flavour::OpenMpi | Flavour::Spectrum => open_mpi(order, flavour, &env),
-        Flavour::Mpich | Flavour::Intel => hydra(order, flavour)?,
+    let mut arguments = match flavor {
+        Flavor::OpenMpi | Flavor::Spectrum => open_mpi(order, flavor, &env),
+        Flavor::Mpich | Flavor::Intel => hydra(order, flavor)?,
     };
-    if let (Flavour::Mpich, Some(ssh)) = (flavour, ssh(order)) {
+    if let (Flavor::Mpich, Some(ssh)) = (flavor, ssh(order)) {
         env.push(("HYDRA_LAUNCHER_EXTRA_ARGS".into(), ssh));
     }
     arguments.0.extend(order.extra.iter().chain(&order.command).cloned());
@@ -63,9 +63,9 @@ impl ArgumentList {
     }
 }
 
-fn open_mpi(order: &DelegatedJob, flavour: Flavour, env: &[(OsString, OsString)]) -> ArgumentList {
+fn open_mpi(order: &DelegatedJob, flavor: Flavor, env: &[(OsString, OsString)]) -> ArgumentList {
     let mut words = ArgumentList::default();
-    if flavour == Flavour::Spectrum && order.tcp {
+    if flavor == Flavor::Spectrum && order.tcp {
         words.add(["-tcp"]);
     }
     words.add(["--allow-run-as-root", "--tag-output"]);
@@ -75,12 +75,12 @@ fn open_mpi(order: &DelegatedJob, flavour: Flavour, env: &[(OsString, OsString)]
     let hosts = order.hosts.iter().map(|host| format!("{}:{}", host.name, host.slots));
     let hosts = hosts.collect::<Vec<_>>().join(",");
     words.add(["-np".to_owned(), order.count.to_string(), "-H".to_owned(), hosts]);
-    match (&order.binding, flavour) {
+    match (&order.binding, flavor) {
         (Some(binding), _) => words.add(binding.iter().cloned()),
-        (None, Flavour::Spectrum) => words.add(["--bind-to", "socket", "--map-by", "socket"]),
+        (None, Flavor::Spectrum) => words.add(["--bind-to", "socket", "--map-by", "socket"]),
         (None, _) => words.add(["--bind-to", "none", "--map-by", "slot"]),
     }
-    if flavour == Flavour::OpenMpi {
+    if flavor == Flavor::OpenMpi {
         words.add(["--mca", "pml", "ob1", "--mca", "btl", "^openib"]);
     }
     if let Some(ssh) = ssh(order) {
@@ -108,7 +108,7 @@ fn open_mpi(order: &DelegatedJob, flavour: Flavour, env: &[(OsString, OsString)]
     words
 }
 
-fn hydra(order: &DelegatedJob, flavour: Flavour) -> Result<ArgumentList, HostProblem> {
+fn hydra(order: &DelegatedJob, flavor: Flavor) -> Result<ArgumentList, HostProblem> {
     let mut words = ArgumentList::default();
     words.add(["-l", "-np"]);
     words.add([order.count.to_string()]);
@@ -130,7 +130,7 @@ fn hydra(order: &DelegatedJob, flavour: Flavour) -> Result<ArgumentList, HostPro
         words.add(["-ppn".to_owned(), first.slots.to_string(), "-hosts".into(), names.join(",")]);
     }
     // MPICH takes the same arguments in a variable.
-    if let (Flavour::Intel, Some(ssh)) = (flavour, ssh(order)) {
+    if let (Flavor::Intel, Some(ssh)) = (flavor, ssh(order)) {
         words.add(["-bootstrap=ssh".into(), "-bootstrap-exec-args".into(), ssh]);
     }
     if let Some(interface) = order.interfaces.first() {
@@ -197,28 +197,28 @@ mod tests {
         }
     }
 
-    fn text(order: &DelegatedJob, flavour: Flavour) -> String {
-        line(order, flavour).unwrap().to_text()
+    fn text(order: &DelegatedJob, flavor: Flavor) -> String {
+        line(order, flavor).unwrap().to_text()
     }
 
     #[test]
     fn the_flavor_is_detected_from_the_version() {
         for (version, expected) in [
-            ("mpirun (Open MPI) 4.1.4\n", Some(Flavour::OpenMpi)),
-            ("mpirun (OpenRTE) 4.0.0", Some(Flavour::OpenMpi)),
-            ("mpirun (IBM Spectrum MPI) 10.3.1.02rtm0", Some(Flavour::Spectrum)),
-            ("HYDRA build details:\n    Version:  5.0.2", Some(Flavour::Mpich)),
-            ("Intel(R) MPI Library for Linux* OS, Version 2021.9", Some(Flavour::Intel)),
+            ("mpirun (Open MPI) 4.1.4\n", Some(Flavor::OpenMpi)),
+            ("mpirun (OpenRTE) 4.0.0", Some(Flavor::OpenMpi)),
+            ("mpirun (IBM Spectrum MPI) 10.3.1.02rtm0", Some(Flavor::Spectrum)),
+            ("HYDRA build details:\n    Version:  5.0.2", Some(Flavor::Mpich)),
+            ("Intel(R) MPI Library for Linux* OS, Version 2021.9", Some(Flavor::Intel)),
             ("something else", None),
         ] {
-            assert_eq!(Flavour::of(version), expected, "{version}");
+            assert_eq!(Flavor::of(version), expected, "{version}");
         }
     }
 
     #[test]
     fn open_mpi_gets_hosts_and_the_names_of_variables() {
         assert_eq!(
-            text(&order("localhost:4", "python 'my train.py'"), Flavour::OpenMpi),
+            text(&order("localhost:4", "python 'my train.py'"), Flavor::OpenMpi),
             "mpirun --allow-run-as-root --tag-output -np 4 -H localhost:4 --bind-to none --map-by slot \
              --mca pml ob1 --mca btl '^openib' -x PATH -x PYTHONUNBUFFERED python 'my train.py'"
         );
@@ -241,35 +241,35 @@ mod tests {
             ..order("a:4", "x")
         };
         assert_eq!(
-            text(&order, Flavour::OpenMpi),
+            text(&order, Flavor::OpenMpi),
             "mpirun --allow-run-as-root --tag-output --timestamp-output -np 4 -H a:4 --bind-to core \
              --mca pml ob1 --mca btl '^openib' --mca plm_rsh_args '-o BatchMode=yes -o \
              StrictHostKeyChecking=yes -p 12345 -i /k' --mca btl_tcp_if_include 'eth0,eth1' --output-filename /logs -x NCCL_SOCKET_IFNAME -x PATH -x PYTHONUNBUFFERED \
              --oversubscribe x"
         );
         let many: Vec<String> = (0..64).map(|host| format!("h{host}:1")).collect();
-        let command_line = text(&self::order(&many.join(","), "x"), Flavour::OpenMpi);
+        let command_line = text(&self::order(&many.join(","), "x"), Flavor::OpenMpi);
         let tree = "--mca plm_rsh_no_tree_spawn true --mca plm_rsh_num_concurrent 64";
         assert!(command_line.contains(tree), "{command_line}");
     }
 
     #[test]
     fn ssh_logs_in_as_the_user_of_the_hosts() {
-        let command_line = text(&order("me@a:2,me@b:2", "x"), Flavour::OpenMpi);
+        let command_line = text(&order("me@a:2,me@b:2", "x"), Flavor::OpenMpi);
         assert!(command_line.contains("-H 'a:2,b:2'"), "{command_line}");
         assert!(command_line.contains("StrictHostKeyChecking=accept-new -l me'"), "{command_line}");
         for hosts in ["me@a:2,you@b:2", "a:2,me@b:2"] {
-            let error = line(&order(hosts, "x"), Flavour::OpenMpi).unwrap_err();
+            let error = line(&order(hosts, "x"), Flavor::OpenMpi).unwrap_err();
             assert!(error.reason.contains("as one user"), "{error:?}");
         }
-        assert!(line(&order("localhost:2,me@b:2", "x"), Flavour::OpenMpi).is_ok());
+        assert!(line(&order("localhost:2,me@b:2", "x"), Flavor::OpenMpi).is_ok());
     }
 
     #[test]
     fn spectrum_binds_to_sockets_and_has_a_tcp_option() {
         let order = DelegatedJob { tcp: true, ..order("localhost:4", "x") };
         assert_eq!(
-            text(&order, Flavour::Spectrum),
+            text(&order, Flavor::Spectrum),
             "mpirun -tcp --allow-run-as-root --tag-output -np 4 -H localhost:4 --bind-to socket --map-by \
              socket -x NCCL_IB_DISABLE -x PATH -x PYTHONUNBUFFERED x"
         );
@@ -286,20 +286,20 @@ mod tests {
         };
         let ssh = "-o BatchMode=yes -o StrictHostKeyChecking=accept-new -p 22";
         assert_eq!(
-            text(&order, Flavour::Intel),
+            text(&order, Flavor::Intel),
             format!(
                 "mpirun -l -np 4 -ppn 2 -hosts 'a,b' '-bootstrap=ssh' -bootstrap-exec-args '{ssh}' \
                  -iface eth0 -outfile-pattern /logs -genvall -verbose x y"
             )
         );
         assert_eq!(
-            text(&order, Flavour::Mpich),
+            text(&order, Flavor::Mpich),
             "mpirun -l -np 4 -ppn 2 -hosts 'a,b' -iface eth0 -outfile-pattern /logs -genvall -verbose \
              x y"
         );
-        let env = line(&order, Flavour::Mpich).unwrap().env;
+        let env = line(&order, Flavor::Mpich).unwrap().env;
         assert!(env.contains(&("HYDRA_LAUNCHER_EXTRA_ARGS".into(), ssh.into())));
-        let error = line(&self::order("a:1,b:3", "x"), Flavour::Mpich).unwrap_err();
+        let error = line(&self::order("a:1,b:3", "x"), Flavor::Mpich).unwrap_err();
         assert!(error.reason.ends_with("`a` offers 1 slot and `b` offers 3"), "{error:?}");
     }
 }

@@ -170,7 +170,7 @@ fn in_words(event: &DoctorInput) -> String {
             let at: Vec<String> = listeners.iter().map(|it| it.address.to_string()).collect();
             format!("its agent listens at {}", at.join(", "))
         }
-        DoctorInput::Said(AgentToDriver::Dialled { callee, address, outcome }) => {
+        DoctorInput::Said(AgentToDriver::Dialed { callee, address, outcome }) => {
             format!("it tried {callee} at {address}: {outcome}")
         }
         DoctorInput::Said(AgentToDriver::Examined { .. }) => "it has been examined".into(),

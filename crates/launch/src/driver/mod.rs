@@ -41,7 +41,7 @@ use crate::hosts::Host;
 use crate::logs::{Times, prefix};
 use crate::private::PrivateDirs;
 use crate::ranks::RankSet;
-use crate::reach::dialled::DialledAgent;
+use crate::reach::dialed::DialedAgent;
 use crate::reach::{HostProblem, ReachMethod};
 use crate::signals::Signals;
 use crate::source::HostSource;
@@ -181,7 +181,7 @@ pub(crate) enum DriverInput {
     /// A watcher asks for the job's status.
     Asked(Reply),
     /// An agent that this launcher did not start offers its host.
-    Offered(DialledAgent),
+    Offered(DialedAgent),
     /// A watcher subscribes to the events from now on.
     Followed(oneshot::Sender<Subscription>),
     /// Output of the job could not be written.

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::DriverInput;
 use crate::lifeline;
-use crate::reach::dialled::DialledAgent;
+use crate::reach::dialed::DialedAgent;
 use crate::wire::{SealedConnection, answer, read_sealed};
 
 /// Connections that may wait to be accepted; the system may allow fewer.
@@ -131,7 +131,7 @@ pub(crate) async fn run(listener: TcpListener, key: JobKey, news: mpsc::Sender<D
 }
 
 /// Like `run`, for a caller that wants only the agents that dial in.
-pub async fn offers(listener: TcpListener, key: JobKey, offers: mpsc::Sender<DialledAgent>) {
+pub async fn offers(listener: TcpListener, key: JobKey, offers: mpsc::Sender<DialedAgent>) {
     let (sender, mut news) = mpsc::channel(STEPS);
     let passing_on = async {
         while let Some(item) = news.recv().await {
@@ -251,7 +251,7 @@ async fn serve(
             DriverInput::Silent(host as usize, lifeline::hold(sealed).await)
         }
         Greeting::Agent { version, name, slots, mark } => {
-            DriverInput::Offered(DialledAgent { name, slots, mark, version, sealed })
+            DriverInput::Offered(DialedAgent { name, slots, mark, version, sealed })
         }
         Greeting::Fetch { .. } | Greeting::Deliver { .. } | Greeting::Watch { .. } => {
             DriverInput::SideConnection(sealed, greeting)

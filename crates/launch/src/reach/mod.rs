@@ -3,7 +3,7 @@
 //! Each of them gives the driver an [`AgentLink`]: messages in both directions and, if the agent
 //! ends too early, what went wrong and what to do about it.
 
-pub mod dialled;
+pub mod dialed;
 pub mod link;
 pub mod local;
 pub mod ssh;

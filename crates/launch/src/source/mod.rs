@@ -1,6 +1,6 @@
 //! Where the hosts of a job come from; each kind has its own module.
 
-pub mod dialled_in;
+pub mod dialed_in;
 mod script;
 
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use ronde_control::event::HostSourceKind;
 use ronde_control::wire::JobKey;
 use tokio::net::TcpListener;
 
-pub use dialled_in::{DialledIn, KeyPlace};
+pub use dialed_in::{DialedIn, KeyPlace};
 pub use script::Script;
 pub(crate) use script::Search;
 
@@ -28,7 +28,7 @@ pub enum HostSource {
     /// A script lists them, again and again; they are reached through ssh with these options.
     Script(Script, ssh::SshOptions),
     /// Their agents dial in.
-    DialledIn(DialledIn),
+    DialedIn(DialedIn),
 }
 
 impl HostSource {
@@ -37,7 +37,7 @@ impl HostSource {
         match self {
             HostSource::Listed(_) => HostSourceKind::List,
             HostSource::Script(..) => HostSourceKind::Script,
-            HostSource::DialledIn(_) => HostSourceKind::DialledIn,
+            HostSource::DialedIn(_) => HostSourceKind::DialedIn,
         }
     }
 
@@ -46,7 +46,7 @@ impl HostSource {
         &self,
         job: &Job,
     ) -> Result<(JobKey, TcpListener, Vec<SocketAddr>), LaunchError> {
-        if let HostSource::DialledIn(agents) = self {
+        if let HostSource::DialedIn(agents) = self {
             let (listener, addresses) = agents.open(&job.interfaces).await?;
             return Ok((agents.key.clone(), listener, addresses));
         }
@@ -60,7 +60,7 @@ impl HostSource {
         let is_here = match self {
             HostSource::Listed(hosts) => return Span::of(hosts.iter().map(|(_, method)| method)),
             HostSource::Script(..) => interfaces::for_others().is_empty(),
-            HostSource::DialledIn(agents) => agents.listen.ip().is_loopback(),
+            HostSource::DialedIn(agents) => agents.listen.ip().is_loopback(),
         };
         if is_here { Span::ThisMachine } else { Span::Hosts }
     }

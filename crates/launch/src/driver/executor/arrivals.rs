@@ -14,7 +14,7 @@ use crate::agent::free_ports;
 use crate::driver::agent_handle::AgentHandle;
 use crate::driver::start::{self, Span};
 use crate::hosts::{self, Host};
-use crate::reach::dialled::DialledAgent;
+use crate::reach::dialed::DialedAgent;
 use crate::reach::{HostProblem, ReachMethod};
 use crate::{LaunchError, machine};
 
@@ -128,11 +128,11 @@ impl Driver<'_> {
 
     /// Whether agents dial in, in which case nobody restarts them.
     fn agents_dial_in(&self) -> bool {
-        self.job.job_spec.source == HostSourceKind::DialledIn
+        self.job.job_spec.source == HostSourceKind::DialedIn
     }
 
-    /// Handles an agent that dialled in and offers its host.
-    pub(super) fn offered(&mut self, offer: DialledAgent, now: Time) {
+    /// Handles an agent that dialed in and offers its host.
+    pub(super) fn offered(&mut self, offer: DialedAgent, now: Time) {
         if !self.agents_dial_in() {
             return offer.refuse("this job starts its agents itself");
         }
@@ -148,13 +148,13 @@ impl Driver<'_> {
         let name = std::iter::once(offer.name.clone()).chain(names).find(|name| !taken(name));
         let name = name.unwrap_or_default();
         let address = offer.address().map_or_else(|| "nowhere".into(), |it| it.to_string());
-        tracing::info!(host = name, slots = offer.slots, "an agent dialled in from {address}");
+        tracing::info!(host = name, slots = offer.slots, "an agent dialed in from {address}");
         self.hosts.push(Host { name: name.clone(), user: None, slots: offer.slots });
         self.waiting.insert(name, offer);
         self.hosts_changed(now);
     }
 
-    /// Removes a host whose agent had dialled in.
+    /// Removes a host whose agent had dialed in.
     pub(super) fn forget(&mut self, host: Option<String>, now: Time) {
         if let Some(host) = host.filter(|_| self.agents_dial_in()) {
             self.hosts.retain(|known| known.name != host);

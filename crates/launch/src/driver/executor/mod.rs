@@ -33,7 +33,7 @@ use super::{DriverInput, Job, cluster, entropy, hex};
 use crate::LaunchError;
 use crate::hosts::{Host, Slot};
 use crate::logs::{prefix, time_of_day_now};
-use crate::reach::dialled::DialledAgent;
+use crate::reach::dialed::DialedAgent;
 use crate::reach::{HostProblem, ReachMethod};
 use crate::signals::Signals;
 use crate::source::{HostSource, Search};
@@ -63,8 +63,8 @@ pub(super) struct Driver<'a> {
     /// because it may join at any time; ranks dial each other at every address of a host, so a host
     /// only needs to reach the launcher.
     batches: Vec<HostSetup>,
-    /// Agents that have dialled in and that the job has not asked for yet, by host name.
-    waiting: BTreeMap<String, DialledAgent>,
+    /// Agents that have dialed in and that the job has not asked for yet, by host name.
+    waiting: BTreeMap<String, DialedAgent>,
     /// The current hosts, and how to reach every host that was ever listed.
     hosts: Vec<Host>,
     methods: BTreeMap<String, ReachMethod>,
@@ -111,7 +111,7 @@ impl<'a> Driver<'a> {
     ) -> Result<Driver<'a>, LaunchError> {
         let mut context = DriverContext::open(job, &news).await?;
         context.started(job);
-        if let HostSource::DialledIn(agents) = &job.hosts {
+        if let HostSource::DialedIn(agents) = &job.hosts {
             context.tell(&agents.invitation(&context.addresses));
         }
         // A limit on stalls is also a limit on stopped workers.
@@ -145,7 +145,7 @@ impl<'a> Driver<'a> {
                 driver.search.spawn(search.run());
             }
             // They connect on their own.
-            HostSource::DialledIn(_) => {}
+            HostSource::DialedIn(_) => {}
         }
         Ok(driver)
     }
@@ -332,12 +332,12 @@ impl<'a> Driver<'a> {
                     now,
                 );
             }
-            AgentToDriver::Dialled { callee, address, outcome } => {
+            AgentToDriver::Dialed { callee, address, outcome } => {
                 let host = &agent.handle.host;
                 tracing::info!("{host} tried {callee} at {address}: {outcome}");
                 self.gather(
                     id,
-                    host_setup::HostSetupInput::Dialled { callee, address, outcome },
+                    host_setup::HostSetupInput::Dialed { callee, address, outcome },
                     now,
                 );
             }

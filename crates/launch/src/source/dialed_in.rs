@@ -14,7 +14,7 @@ use crate::private::PrivateFile;
 
 /// The agents that a job waits for.
 #[derive(Clone, Debug)]
-pub struct DialledIn {
+pub struct DialedIn {
     /// Number of agents that must have connected before the job starts.
     pub agents: u32,
     /// The key that they must hold.
@@ -36,7 +36,7 @@ pub enum KeyPlace {
     Made(Arc<PrivateFile>),
 }
 
-impl DialledIn {
+impl DialedIn {
     /// Opens the socket for the agents; returns it with the addresses that other hosts may try.
     pub async fn open(
         &self,
@@ -71,9 +71,9 @@ impl DialledIn {
 mod tests {
     use super::*;
 
-    fn wanted(listen: &str, place: KeyPlace) -> DialledIn {
+    fn wanted(listen: &str, place: KeyPlace) -> DialedIn {
         let key = JobKey::from_entropy([0xab; 32]);
-        DialledIn { agents: 2, key, place, listen: listen.parse().unwrap() }
+        DialedIn { agents: 2, key, place, listen: listen.parse().unwrap() }
     }
 
     #[test]
@@ -98,7 +98,7 @@ mod tests {
         let any = wanted("127.0.0.1:0", KeyPlace::Environment);
         let (first, addresses) = any.open(&[]).await.unwrap();
         assert_eq!(addresses, [first.local_addr().unwrap()]);
-        let taken = DialledIn { listen: addresses[0], ..any };
+        let taken = DialedIn { listen: addresses[0], ..any };
         assert!(taken.open(&[]).await.is_err(), "the port is in use");
         let port = addresses[0].port();
         drop(first);

@@ -1,4 +1,4 @@
-//! An agent that the driver did not start: it dialled the rendezvous, proved that it holds the
+//! An agent that the driver did not start: it dialed the rendezvous, proved that it holds the
 //! job's key, and offers its host. Its connection to the rendezvous becomes its pipe.
 
 use std::io;
@@ -16,7 +16,7 @@ use crate::stream::{self, ByteStream};
 use crate::wire::SealedConnection;
 
 /// A host that is offered to the job.
-pub struct DialledAgent {
+pub struct DialedAgent {
     /// The name that the agent gave.
     pub name: String,
     /// Number of ranks that it can run.
@@ -29,7 +29,7 @@ pub struct DialledAgent {
     pub(crate) sealed: SealedConnection,
 }
 
-impl DialledAgent {
+impl DialedAgent {
     /// The address that the agent connected from.
     pub fn address(&self) -> Option<IpAddr> {
         self.sealed.stream.peer_addr().ok().map(|address| address.ip().to_canonical())
@@ -70,7 +70,7 @@ impl DialledAgent {
 
     /// Refuses the offer with a reason.
     pub fn refuse(self, reason: &str) {
-        tracing::info!(host = self.name, reason, "refused an agent that dialled in");
+        tracing::info!(host = self.name, reason, "refused an agent that dialed in");
         let (mut sealed, refused) = (self.sealed, OfferAnswer::Refused { reason: reason.into() });
         // If the agent does not read the answer, there is nothing more to do.
         tokio::spawn(async move {

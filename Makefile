@@ -6,6 +6,9 @@ MINUTES ?= 15
 PREEMPTIONS ?= 4
 FUZZ_SECONDS ?= 60
 DENY := $(or $(shell command -v cargo-deny),.tools/bin/cargo-deny)
+# Without a name, `make gpu` installs torch and JAX for CUDA.
+GPU_READY := $(if $(GPU_PYTHON),,.tools/gpu/ronde)
+GPU_PYTHON ?= .tools/gpu/bin/python
 NEXTEST := $(shell cargo nextest --version 2>/dev/null)
 UV := .venv/bin/uv pip install --quiet --python .venv
 
@@ -19,7 +22,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test check rust-lint rust-test python-lint python-types python-test python-single \
-  docs lab matrix dist dist-check mxnet deny bench bench-results bench-training soak loom fuzz clean
+  docs lab matrix dist dist-check gpu mxnet deny bench bench-results bench-training soak loom fuzz clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -94,6 +97,9 @@ mxnet: .tools/mxnet/ronde ## Run the tests of horovod.mxnet, in an environment w
 	PATH="$(CURDIR)/.tools/mxnet/bin:$$PATH" RONDE_TEST_FRAMEWORKS=mxnet .tools/mxnet/bin/python -m \
 	  pytest tests/single/test_mxnet.py tests/integration/test_parallel.py tests/integration/test_lost_mxnet.py
 
+gpu: $(GPU_READY) ## Run the suites of torch and JAX on the GPUs of this machine; GPU_PYTHON names an interpreter that has them and Ronde
+	$(GPU_PYTHON) tests/gpu.py
+
 soak: .venv/demo .venv/ronde lab ## Train under random faults for MINUTES; run the randomized tests longer (EFFORT times), and those that need gigabytes
 	.venv/bin/python tests/soak --minutes $(MINUTES) --report soak.txt
 	RONDE_TEST_EFFORT=50 cargo test --locked -p ronde-testkit --test jobs -- --nocapture
@@ -153,6 +159,15 @@ clean: ## Remove everything that was built or installed
 .tools/mxnet/installed: .venv/bin/uv pyproject.toml
 	$(PYTHON) -m venv .tools/mxnet
 	.venv/bin/uv pip install --quiet --python .tools/mxnet -r pyproject.toml --extra mxnet
+	@touch $@
+
+.tools/gpu/installed: .venv/bin/uv pyproject.toml
+	$(PYTHON) -m venv .tools/gpu
+	.venv/bin/uv pip install --quiet --python .tools/gpu -r pyproject.toml --extra gpu
+	@touch $@
+
+.tools/gpu/ronde: .tools/gpu/installed $(SOURCES)
+	.venv/bin/uv pip install --quiet --python .tools/gpu --no-deps --reinstall-package ronde .
 	@touch $@
 
 .tools/dist/installed: .venv/bin/uv pyproject.toml

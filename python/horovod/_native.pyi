@@ -37,11 +37,14 @@ __all__ = [
     "elastic_reached",
     "elastic_update",
     "fetch_function",
+    "finish_on_gpu",
     "for_children",
     "forked",
+    "gpu_software",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
+    "has_cuda",
     "in_arena",
     "in_child",
     "init",
@@ -59,6 +62,7 @@ __all__ = [
     "may_grow",
     "mxnet_open",
     "mxnet_push",
+    "nccl_version",
     "parse_discovered",
     "parse_hostfile",
     "parse_hosts",
@@ -74,6 +78,7 @@ __all__ = [
     "tensorflow_problem",
     "tensorflow_xla_problem",
     "tunnel_ask",
+    "use_streams",
     "wait",
     "xla_expect_futures",
     "xla_handlers",
@@ -122,6 +127,21 @@ class Mpi:
 
     def finish(self) -> None:
         """Finalizes it if `start` initialized it and nothing else has finalized it."""
+
+def use_streams(
+    current_stream: Callable[[int], int], allocate: Callable[[Any, int, int], Any]
+) -> None:
+    """Registers what the framework knows about the streams of its GPU tensors."""
+
+def finish_on_gpu() -> None: ...
+def nccl_version() -> int:
+    """The version of NCCL, such as 22809; 0 if there is no driver or no NCCL."""
+
+def gpu_software(list_gpus: bool) -> dict[str, object]:
+    """What there is for GPU tensors, for `ronde doctor`; listing GPUs initializes the driver."""
+
+def has_cuda() -> bool:
+    """Whether the NVIDIA driver can be opened."""
 
 def parse_hosts(text: str) -> list[tuple[str, int]]:
     """Parses a list such as `node-a:4,node-b:4` into hosts and slots."""
@@ -396,10 +416,11 @@ def xla_expect_futures() -> None:
     This applies to the 0.5 releases of jaxlib. In some earlier ones the functions are elsewhere.
     """
 
-def xla_handlers() -> dict[str, Any]:
+def xla_handlers(platform: str) -> dict[str, Any]:
     """The handlers for compiled programs, as `jax.ffi.register_ffi_target` expects them.
 
-    Their names are those that programs call them by: `ronde_allreduce` and so on.
+    `platform` is "cpu" or "CUDA", as for that function. The names of the handlers are those that
+    programs call them by: `ronde_allreduce` and so on.
     """
 
 @final

@@ -1,4 +1,4 @@
-"""`ronde test` and `ronde env`, with the packages that are installed here."""
+"""`ronde test` and `ronde env` with what is installed here, and what `ronde` says of GPUs."""
 
 from __future__ import annotations
 
@@ -56,3 +56,64 @@ def test_the_report_has_versions_and_settings_but_no_secrets():
     document = json.loads(ronde("env", "--json", NCCL_DEBUG="INFO").stdout)
     assert document["machine"]["python"]["packages"]["torch"]
     assert ["NCCL_DEBUG", "INFO"] in document["settings"]
+
+
+@pytest.fixture
+def without_tool(tmp_path):
+    """Variables without an `nvidia-smi`: the driver, here a stand-in, lists the GPUs."""
+    return {"PATH": str(tmp_path)}
+
+
+def test_the_doctor_asks_the_driver_if_nvidia_smi_is_missing(standin_gpu, without_tool):
+    libraries = {"RONDE_CUDA": standin_gpu, "RONDE_NCCL": standin_gpu, **without_tool}
+    standin = "devices=2,memory=3G,nccl=22809"
+    done = ronde("doctor", "--json", "-H", "localhost:3", RONDE_STANDIN_GPU=standin, **libraries)
+    document = json.loads(done.stdout)
+    gpu = {"name": "Ronde stand-in GPU", "memory_bytes": 3 << 30, "free_bytes": None}
+    assert document["hosts"][0]["facts"]["gpus"] == {
+        "devices": [gpu, gpu],
+        "visible": None,
+        "driver": None,
+        "cuda": {"version": 13000, "path": standin_gpu, "problem": None},
+        "nccl": {"version": 22809, "path": standin_gpu, "problem": None},
+        "unknown": None,
+        "problem": None,
+    }
+    finding = next(each for each in document["findings"] if "GPU" in each["what"])
+    assert finding["what"] == "it has 3 slots, but only 2 GPUs"
+    assert "take turns" in finding["fix"] and "before NCCL 2.30" in finding["fix"]
+    text = ronde("doctor", **libraries).stdout
+    assert "Ronde stand-in GPU" in text
+    assert f"13.0  2.30.7  {standin_gpu}" in text
+
+
+def test_the_doctor_names_old_libraries_and_what_to_do(standin_gpu, without_tool):
+    libraries = {"RONDE_CUDA": standin_gpu, "RONDE_NCCL": standin_gpu, **without_tool}
+    for standin, what, fix in [
+        ("driver=11020", "NVIDIA driver is too old: it supports CUDA 11.2", "update NVIDIA's"),
+        ("nccl=21304", "NCCL 2.13.4 (`", "nvidia-nccl-cu13"),
+        ("fail=cuInit:1+:804", "its NVIDIA driver fails: CUDA error 804 in cuInit", "update"),
+    ]:
+        done = ronde("doctor", "--json", RONDE_STANDIN_GPU=standin, **libraries)
+        assert done.returncode == 0, done.stdout + done.stderr
+        findings = json.loads(done.stdout)["findings"]
+        assert any(what in each["what"] and fix in each["fix"] for each in findings), findings
+
+
+def test_a_machine_without_gpus_has_none_and_nothing_to_fix(without_tool):
+    done = ronde("doctor", RONDE_CUDA="/no/such/driver", **without_tool)
+    assert done.returncode == 0
+    assert " none " in done.stdout.splitlines()[6], done.stdout
+    assert "GPU memory" not in done.stdout and "NVIDIA" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("standin", "mark"), [("", "X"), ("nccl=21304", " "), ("driver=11020", " ")]
+)
+def test_the_build_has_nccl_if_it_can_be_used(standin_gpu, standin, mark):
+    env = {**os.environ, "RONDE_CUDA": standin_gpu, "RONDE_NCCL": standin_gpu}
+    env["RONDE_STANDIN_GPU"] = standin
+    command = [RONDE.with_name("horovodrun"), "--check-build", "--verbose"]
+    report = subprocess.check_output(command, env=env, text=True)
+    assert f"    [{mark}] NCCL\n" in report
+    assert f", {standin_gpu}\n" in report.split("GPUs:")[1]

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -93,6 +93,24 @@ def jobs():
     yield Job("jax-eager", "jax", "jax", jax, (pair,))
     yield Job("jax-jit", "jax", "jax_jit", jax, ((3, "tcp"),))
     mxnet = [*every, *files_of("only_mxnet")]
+    # `make gpu` runs these; ranks may share a GPU.
+    gpu = {"RONDE_TEST_DEVICE": "gpu"}
+    worlds = ((2, "auto"), (4, "auto"))
+    # Plain arrays and the arena are in host memory.
+    of_host = files_of("only_torch", "raw", "torch_arena")
+    torch = [file for file in torch if file not in of_host]
+    yield Job("gpu-torch", "torch", "torch", torch, worlds, gpu)
+    gpu |= {
+        # Callbacks need the CPU, too. Without a GPU, JAX refuses to start.
+        "JAX_PLATFORMS": "cuda,cpu",
+        # By default a process takes most of a GPU's memory.
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        # As exact as on a CPU, and quick to compile.
+        "JAX_DEFAULT_MATMUL_PRECISION": "highest",
+        "XLA_FLAGS": "--xla_gpu_autotune_level=0",
+    }
+    yield Job("gpu-jax-eager", "jax", "jax", jax, worlds, gpu)
+    yield Job("gpu-jax-jit", "jax", "jax_jit", jax, worlds, gpu)
     yield Job("mxnet", "mxnet", "mxnet", mxnet, ((2, "auto"), (2, "tcp"), (3, "auto")))
 
 
@@ -125,8 +143,22 @@ def main():
     sys.exit(failed)
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: what went wrong, or None, and how many tests each rank has run."""
+
+    problem: str | None
+    passed: int = 0
+    skipped: int = 0
+
+
 def run(files, size, transport, job, chosen=None, silence=SILENCE_SECONDS):
     """Runs files in one job; returns what went wrong, or None."""
+    return run_counted(files, size, transport, job, chosen, silence).problem
+
+
+def run_counted(files, size, transport, job, chosen=None, silence=SILENCE_SECONDS):
+    """Runs files in one job."""
     with tempfile.TemporaryDirectory() as folder:
         command = [launcher(), "-np", str(size), sys.executable, __file__, "--rank", folder]
         env = {**os.environ, **job.env, **TRANSPORTS[transport], "OMP_NUM_THREADS": "1"}
@@ -143,11 +175,12 @@ def run(files, size, transport, job, chosen=None, silence=SILENCE_SECONDS):
             running.wait()
         text = output.read_text(errors="replace")
         if hangs:
-            return f"no test has ended for {silence:g} s\n{text}"
-        problem = verdict(Path(folder), size)
+            return Outcome(f"no test has ended for {silence:g} s\n{text}")
+        outcome = verdict(Path(folder), size)
+        problem = outcome.problem
         if running.returncode != 0:
             problem = f"the launcher ended with {running.returncode}, {problem}"
-        return f"{problem}\n{text}" if problem else None
+        return replace(outcome, problem=f"{problem}\n{text}" if problem else None)
 
 
 def finishes(job, folder, silence):
@@ -173,20 +206,21 @@ def launcher():
 
 
 def verdict(folder, size):
-    """What is wrong with the result files of the ranks, or None."""
-    passed = set()
+    """What the result files of the ranks say."""
+    passed, skipped = set(), 0
     for rank in range(size):
         file = folder / f"{rank}.xml"
         if not file.exists():
-            return f"rank {rank} left no results"
+            return Outcome(f"rank {rank} left no results")
         suite = ElementTree.parse(file).getroot().find("testsuite")
         tests, bad = int(suite.get("tests")), int(suite.get("failures")) + int(suite.get("errors"))
         if bad:
-            return f"rank {rank} has {bad} failed tests"
-        passed.add(tests - int(suite.get("skipped")))
+            return Outcome(f"rank {rank} has {bad} failed tests")
+        skipped = int(suite.get("skipped"))
+        passed.add(tests - skipped)
     if passed == {0} or len(passed) != 1:
-        return f"the ranks have run {sorted(passed)} tests"
-    return None
+        return Outcome(f"the ranks have run {sorted(passed)} tests")
+    return Outcome(None, passed.pop(), skipped)
 
 
 def rank_main(folder, *files):

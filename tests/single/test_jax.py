@@ -1,5 +1,6 @@
 """JAX without a launcher: a world of one, names inside compiled programs, missing packages."""
 
+import re
 import subprocess
 import sys
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 import horovod.jax as hvd
-from horovod.jax.handlers import check_version
+from horovod.jax import order
+from horovod.jax.handlers import check_version, is_native
 
 
 @pytest.fixture(autouse=True)
@@ -117,3 +119,81 @@ def test_without_optax_everything_but_the_optimizer_works():
         "import horovod.jax as hvd; hvd.DistributedOptimizer(None)"
     )
     assert "install it with `pip install optax`" in result.stderr
+
+
+class FakeGpu:
+    """A device as JAX describes it."""
+
+    def __init__(self, version):
+        self.client = self
+        self.platform_version = version
+
+
+@pytest.mark.parametrize(
+    ("version", "native"), [("PJRT C API\ncuda 13000", True), ("PJRT C API\nrocm 70000", False)]
+)
+def test_programs_on_nvidia_gpus_call_handlers_and_those_on_amd_gpus_call_back(
+    monkeypatch, version, native
+):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "local_devices", lambda backend=None: [FakeGpu(version)])
+    assert is_native("gpu") == native
+    program = str(jax.make_jaxpr(lambda x: hvd.allreduce(x))(jnp.ones(3)))
+    assert "ronde_allreduce" in program
+    assert ("io_callback" in program) == (not native)
+
+
+@pytest.fixture
+def in_order(monkeypatch):
+    if jax.__version_info__ < order.OLDEST:
+        pytest.skip("in this JAX, traces cannot be told apart")
+    monkeypatch.setattr(order, "is_needed", lambda: True)
+
+
+def calls_of(function, *arguments):
+    """The result and the operands of each call in a program."""
+    found = re.findall(r"(%\w+)\S* = .*@ronde_\w+\((.*?)\)", program_of(function, *arguments))
+    return [(result, operands.split(", ")) for result, operands in found]
+
+
+def test_on_gpus_each_call_takes_a_result_of_the_one_before(in_order):
+    def step(x, y):
+        tree = hvd.allreduce({"large": x, "small": y, "empty": jnp.zeros((0, 3))})
+        return tree, hvd.allreduce(y), hvd.allgather(x)
+
+    x, y = jnp.ones(3), jnp.ones((), jnp.int32)
+    first, second, third = calls_of(step, x, y)
+    # A tree's smallest result: nothing has to keep a large one.
+    assert len(first[1]) == 3 and second[1][-1] == f"{first[0]}#2"
+    assert len(second[1]) == 2 and third[1][-1] == second[0]
+    with jax.checking_leaks():
+        tree, small, rows = jax.jit(lambda x, y: step(x, y))(x, y)
+    assert tree["large"].tolist() == rows.tolist() == [1] * 3 and small == 1
+
+
+def test_on_gpus_derivatives_are_in_order_too(in_order):
+    def loss(x):
+        return hvd.allreduce(x, hvd.Sum).sum() + hvd.broadcast(x, 0).sum()
+
+    calls = calls_of(jax.grad(loss), jnp.ones(3))
+    assert [len(operands) for _, operands in calls] == [1, 2, 2, 2]
+    for before, (_, operands) in zip(calls, calls[1:]):
+        assert operands[-1] == before[0]
+    # The additional operand has no gradient, whatever its type, and is mapped like the others.
+    for way in (jax.jit(jax.grad(loss)), jax.grad(jax.jit(loss))):
+        assert way(jnp.ones(3)).tolist() == [2] * 3
+    mixed = jax.jit(lambda x: hvd.allreduce(jnp.arange(2)).sum() + loss(x))
+    assert jax.grad(mixed)(jnp.ones(3)).tolist() == [2] * 3
+    assert jax.vmap(jax.jit(lambda x: loss(x)))(jnp.ones((2, 3))).tolist() == [6, 6]
+
+
+def test_a_result_is_where_the_program_has_put_its_operand():
+    result = python(
+        "import os; os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=2'\n"
+        "import jax, horovod.jax as hvd; hvd.init()\n"
+        "first, second = jax.devices()\n"
+        "for array in (jax.numpy.ones(2), jax.device_put(jax.numpy.ones(2), second)):\n"
+        "    for result in (hvd.allreduce(array), hvd.alltoall(array, [2])[0]):\n"
+        "        print(array.devices() == result.devices())\n"
+    )
+    assert result.stdout == "True\n" * 4, result.stderr

@@ -84,7 +84,7 @@ def test_arguments_become_the_launchers_options():
     wanted = _HorovodArgs()
     wanted.num_proc, wanted.hosts, wanted.nics = 4, "a:2,b:2", ["eth0", "eth1"]
     wanted.verbose, wanted.output_filename, wanted.start_timeout = 2, "logs", 60
-    wanted.event_log = "events.jsonl"
+    wanted.event_log, wanted.gpus_per_rank = "events.jsonl", 2
     assert wanted.options() == [
         "--num-proc=4",
         "--hosts=a:2,b:2",
@@ -92,6 +92,7 @@ def test_arguments_become_the_launchers_options():
         "--start-timeout=60",
         "--output-filename=logs",
         "--event-log=events.jsonl",
+        "--gpus-per-rank=2",
         "--verbose",
     ]
 

@@ -73,6 +73,29 @@ def test_collectives_work_in_a_world_of_one():
     assert result.stdout == "all is well\n", result.stderr
 
 
+ON_GPUS = """
+import horovod.tensorflow
+from horovod.tensorflow.library import ops
+from tensorflow.python.framework import kernels, op_def_registry
+
+functions = [name for name in dir(ops) if name.startswith("horovod_") and "eager" not in name]
+names = {name.title().replace("_", "") for name in functions}
+assert {"HorovodAllreduce", "HorovodGroupedAllgather", "HorovodJoin"} <= names, names
+for name in names:
+    op = op_def_registry.get(name)
+    arguments = {each.name for each in (*op.input_arg, *op.output_arg)}
+    registered = kernels.get_registered_kernels_for_op(name).kernel
+    in_host_memory = {each.device_type: set(each.host_memory_arg) for each in registered}
+    assert in_host_memory == {"CPU": set(), "GPU": arguments}, (name, in_host_memory)
+print("all is well")
+"""
+
+
+def test_on_gpus_tensorflow_copies_all_tensors_to_host_memory_and_back():
+    result = python(ON_GPUS)
+    assert result.stdout == "all is well\n", result.stderr
+
+
 def test_an_old_tensorflow_is_refused_with_the_version_needed():
     result = python(
         "import tensorflow; tensorflow.__version__ = '2.12.1'\nimport horovod.tensorflow"

@@ -209,7 +209,7 @@ def test_non_tensors_are_type_errors_with_a_hint(wrong, advice):
 
 
 def test_tensors_on_other_devices_and_sparse_tensors_are_value_errors():
-    with pytest.raises(ValueError, match=r"CPU tensors only in this release.*`meta`"):
+    with pytest.raises(ValueError, match=r"on the CPU or on an NVIDIA GPU.*`meta`"):
         hvd.allreduce(torch.ones(1, device="meta"))
     with pytest.raises(ValueError, match=r"dense tensors only.*to_dense"):
         hvd.allreduce_(torch.eye(2).to_sparse())

@@ -5,7 +5,9 @@ import os
 import pickle
 
 import pytest
+import torch
 
+from horovod import _native
 from horovod.common import exceptions, util
 
 
@@ -55,11 +57,20 @@ def test_small_helpers_give_the_expected_answers():
         True,
     ]
     assert util.is_iterable([]) and not util.is_iterable(1)
-    assert util.gloo_built() and util.mpi_built() and not util.nccl_built()
+    assert util.gloo_built() and util.mpi_built()
     assert util.extension_available("torch") and not util.extension_available("mxnet")
     assert util.get_ext_suffix().endswith(".so")
     with pytest.raises(ImportError, match="not in this release yet"):
         util.check_extension("horovod.nonsense", "HOROVOD_WITH_NONSENSE", "")
+
+
+@pytest.mark.parametrize("has_driver", [True, False])
+@pytest.mark.parametrize("finds_gpu", [True, False])
+def test_a_gpu_needs_a_driver_and_a_framework_that_finds_it(monkeypatch, has_driver, finds_gpu):
+    monkeypatch.setattr(_native, "has_cuda", lambda: has_driver)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: finds_gpu)
+    assert util.gpu_available("torch") is (has_driver and finds_gpu)
+    assert not util.gpu_available("mxnet")
 
 
 def test_the_error_of_a_failed_collective_describes_the_loss():

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use clap::Args;
 use ronde_control::VERSION;
-use ronde_control::doctor::{Facts, Limit};
+use ronde_control::doctor::{Facts, GpuInfo, Limit};
 use ronde_launch::doctor::DoctorPlan;
 use ronde_launch::reach::ReachMethod;
 use serde_json::json;
 
 use crate::bench::units;
+use crate::gpus;
 use crate::horovodrun::{about_launch, print_stdout, report_error};
 
 /// Print a report on this installation and machine, for bug reports.
@@ -88,12 +89,18 @@ fn text(
     );
     let (files, processes) = (limit(facts.limits.files), limit(facts.limits.processes));
     line("Limits", &format!("{files} open files, {processes} processes"));
-    let gpus: Vec<_> =
-        facts.gpus.devices.iter().map(|gpu| format!("{} ({})", gpu.name, gpu.memory)).collect();
-    let driver = facts.gpus.driver.as_ref().map(|driver| format!("; driver {driver}"));
-    line("GPUs", &(or_none(&gpus) + &driver.unwrap_or_default()));
-    if let Some(problem) = &facts.gpus.problem {
+    let found = &facts.gpus;
+    line("GPUs", &or_none(&found.devices.iter().map(gpu).collect::<Vec<_>>()));
+    if let Some(problem) = &found.problem {
         line("", &format!("nvidia-smi: {problem}"));
+    }
+    if let Some(driver) = &found.driver {
+        line("Driver", driver);
+    }
+    for (name, text) in [("CUDA", gpus::cuda(found)), ("NCCL", gpus::nccl(found))] {
+        if let Some(text) = text {
+            line(name, &text);
+        }
     }
     let addresses: Vec<_> =
         facts.addresses.iter().map(|at| format!("{} {}", at.interface, at.address)).collect();
@@ -112,6 +119,12 @@ fn text(
     line("Settings", settings.first().map_or("none", String::as_str));
     settings.iter().skip(1).for_each(|setting| line("", setting));
     out
+}
+
+fn gpu(gpu: &GpuInfo) -> String {
+    let GpuInfo { name, memory_bytes, free_bytes } = gpu;
+    let free = free_bytes.map(|free| format!(", {} free", units::bytes(free)));
+    format!("{name} ({}{})", units::bytes(*memory_bytes), free.unwrap_or_default())
 }
 
 fn or_none(items: &[String]) -> String {

@@ -205,6 +205,9 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag(&["--network-interfaces", "--network-interface"], Names,
          "Network interfaces to use between hosts, as in `eth0,ib0`; each host uses the ones it \
           has; may be repeated").default("any that work").makes("nics", true),
+    flag(&["--gpus-per-rank"], Count,
+         "Give each process this many GPUs of its host, by setting CUDA_VISIBLE_DEVICES")
+        .before(RONDE_GPUS_PER_RANK).default("all GPUs").key("gpus_per_rank"),
     flag(&["--output-filename"], Text("DIRECTORY"),
          "Also save each rank's output to `rank.N/stdout` and `rank.N/stderr` in this directory"),
     flag(&["--event-log"], FILE, "Write the job's events to this file, as JSON lines")

@@ -16,6 +16,7 @@ mod explain;
 mod files;
 mod flags;
 mod form;
+mod gpus;
 mod horovodrun;
 mod key;
 mod messages;

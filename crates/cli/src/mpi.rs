@@ -65,6 +65,15 @@ pub(crate) fn no_events(other: OtherLauncher) -> UserError {
     )
 }
 
+/// Refuses `--gpus-per-rank`: another launcher makes the environment of the ranks.
+pub(crate) fn no_gpus_per_rank(other: OtherLauncher) -> UserError {
+    let (flag, name) = other.words();
+    UserError::new(
+        format!("`{flag}` cannot be combined with `--gpus-per-rank`: `{name}` starts the ranks"),
+        "drop one of the two; the script can choose its GPU with `hvd.local_rank()`",
+    )
+}
+
 /// Refuses terminal options: another launcher shows the output of the ranks itself.
 pub(crate) fn no_screen(other: OtherLauncher) -> UserError {
     let (flag, name) = other.words();

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::thread;
 
+use ronde_control::{CUDA_VISIBLE_DEVICES, visible_gpus};
 use ronde_launch::hosts::Host;
 
 use crate::messages::UserError;
@@ -14,8 +15,8 @@ use crate::messages::UserError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Processes {
     Number(u32),
-    /// One per slot of the named hosts; without hosts, one per GPU of this machine, or per core if
-    /// it has no GPU.
+    /// One per slot of the named hosts; without hosts, one per GPU of this machine (or per
+    /// `--gpus-per-rank` of them), or per core if it has no GPU.
     Auto,
     Gpu,
     Cpu,
@@ -46,7 +47,9 @@ pub(crate) fn number(text: &str) -> Result<u32, String> {
 
 /// Where the processes will run, as far as known before the job starts.
 pub(crate) enum CountBasis<'a> {
-    Here,
+    Here {
+        gpus_per_rank: u32,
+    },
     Listed(&'a [Host]),
     /// A script lists the hosts, or agents dial in.
     Unknown,
@@ -60,13 +63,20 @@ impl Processes {
             (Processes::Auto, CountBasis::Listed(hosts)) => {
                 Ok(hosts.iter().fold(0, |sum, host| sum.saturating_add(host.slots)))
             }
-            (Processes::Auto, CountBasis::Here) => Ok(usable_gpus().unwrap_or_else(cores)),
-            (Processes::Cpu, CountBasis::Here) => Ok(cores()),
-            (Processes::Gpu, CountBasis::Here) => usable_gpus().ok_or_else(|| {
-                let hint =
-                    "check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or use `-np cpu` or a number";
-                UserError::new("`-np gpu`: this machine has no usable GPU", hint)
-            }),
+            (Processes::Auto, CountBasis::Here { gpus_per_rank }) => {
+                Ok(ranks_with_gpus(*gpus_per_rank).unwrap_or_else(cores))
+            }
+            (Processes::Cpu, CountBasis::Here { .. }) => Ok(cores()),
+            (Processes::Gpu, CountBasis::Here { gpus_per_rank }) => ranks_with_gpus(*gpus_per_rank)
+                .ok_or_else(|| {
+                    let lacks = match gpus_per_rank {
+                        1 => "no usable GPU".to_owned(),
+                        count => format!("fewer than {count} usable GPUs"),
+                    };
+                    let hint =
+                        "check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or use `-np cpu` or a number";
+                    UserError::new(format!("`-np gpu`: this machine has {lacks}"), hint)
+                }),
             (_, CountBasis::Listed(_)) => Err(UserError::new(
                 "`-np gpu` and `-np cpu` count this machine's devices, but other hosts were given",
                 "use `-np auto` for one process per slot of these hosts, or give a number",
@@ -83,13 +93,13 @@ fn cores() -> u32 {
     thread::available_parallelism().map_or(1, |cores| cores.get() as u32)
 }
 
-/// The number of GPUs that a process on this machine can use, if there are any.
-fn usable_gpus() -> Option<u32> {
-    let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-    Some(gpus(Path::new("/dev"), visible.as_deref())).filter(|gpus| *gpus > 0)
+/// How many ranks the GPUs of this machine are enough for, if for any.
+fn ranks_with_gpus(gpus_per_rank: u32) -> Option<u32> {
+    let visible = std::env::var(CUDA_VISIBLE_DEVICES).ok();
+    let ranks = gpus(Path::new("/dev"), visible.as_deref()) / gpus_per_rank.max(1);
+    Some(ranks).filter(|ranks| *ranks > 0)
 }
 
-/// Like CUDA, ignores the visible devices after the first invalid one.
 fn gpus(devices: &Path, visible: Option<&str>) -> u32 {
     let is_gpu = |name: &str| {
         let number = name.strip_prefix("nvidia").unwrap_or_default();
@@ -97,10 +107,7 @@ fn gpus(devices: &Path, visible: Option<&str>) -> u32 {
     };
     let entries = fs::read_dir(devices).into_iter().flatten().flatten();
     let present = entries.filter(|entry| is_gpu(&entry.file_name().to_string_lossy())).count();
-    let listed = visible.map_or(present, |visible| {
-        let is_valid = |device: &&str| !device.is_empty() && !device.starts_with('-');
-        visible.split(',').map(str::trim).take_while(is_valid).count()
-    });
+    let listed = visible.map_or(present, |visible| visible_gpus(visible).len());
     listed.min(present) as u32
 }
 
@@ -126,7 +133,7 @@ mod tests {
         assert!(Processes::Gpu.count(&CountBasis::Listed(&hosts)).is_err());
         assert!(Processes::Auto.count(&CountBasis::Unknown).is_err());
         assert_eq!(Processes::Number(7).count(&CountBasis::Unknown), Ok(7));
-        assert_eq!(Processes::Cpu.count(&CountBasis::Here), Ok(cores()));
+        assert_eq!(Processes::Cpu.count(&CountBasis::Here { gpus_per_rank: 1 }), Ok(cores()));
     }
 
     #[test]

@@ -139,6 +139,7 @@ impl AcceptedAgent<'_> {
             env: env.into(),
             own: vec![],
             terminal,
+            gpus: None,
         };
         self.send(&DriverToAgent::Start { workers: vec![spec] });
         match self.next() {

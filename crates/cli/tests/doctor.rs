@@ -127,7 +127,7 @@ fn this_machine_and_its_programs_are_inspected() {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
     };
     script("python3", "echo executable /opt/python3; echo python 3.13.1; echo torch 2.9.0+cpu");
-    script("nvidia-smi", "echo '570.1, 143771 MiB, NVIDIA H200'");
+    script("nvidia-smi", "echo '570.1, 143771, 143000, NVIDIA H200'");
     let all = document("", Some(folder.path()));
     assert_eq!(all["paths"], Value::Array(vec![]));
     let host = &all["hosts"][0];
@@ -138,6 +138,7 @@ fn this_machine_and_its_programs_are_inspected() {
     assert_eq!(facts["python"]["executable"], "/opt/python3");
     assert_eq!(facts["python"]["packages"]["torch"], "2.9.0+cpu");
     assert_eq!(facts["gpus"]["devices"][0]["name"], "NVIDIA H200");
+    assert_eq!(facts["gpus"]["devices"][0]["free_bytes"], 143_000_u64 << 20);
     assert_eq!(facts["gpus"]["driver"], "570.1");
     for number in ["/cpus/usable", "/cpus/online", "/memory/total_bytes", "/limits/files/soft"] {
         assert!(facts.pointer(number).unwrap().as_u64().unwrap() > 0, "{number} in {facts}");

@@ -8,6 +8,8 @@ fn run(line: &str) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_horovodrun"))
         .args(arguments)
         .env_remove("PYTHONPATH")
+        // A GPU of this machine makes no difference.
+        .env("RONDE_CUDA", "/no/such/driver")
         .output()
         .unwrap();
     format!(
@@ -88,6 +90,8 @@ fn help() {
                                           default ones
           --start-timeout <SECONDS>       How long to wait for all hosts to respond, in seconds
                                           [default: 30]
+          --gpus-per-rank <N>             Give each process this many GPUs of its host, by setting
+                                          CUDA_VISIBLE_DEVICES [default: all GPUs]
           --output-filename <DIRECTORY>   Also save each rank's output to `rank.N/stdout` and
                                           `rank.N/stderr` in this directory
           --event-log <FILE>              Write the job's events to this file, as JSON lines

@@ -10,9 +10,12 @@ pub mod bench;
 pub mod cause;
 mod collective;
 mod counted;
+mod device_kind;
 pub mod doctor;
 mod dtype;
 pub mod event;
+mod gpu_versions;
+mod gpus;
 pub mod host_setup;
 mod ids;
 pub mod install;
@@ -25,15 +28,20 @@ mod printable;
 pub mod settings;
 pub mod status;
 mod tuning;
+mod visible_gpus;
 pub mod watching;
 pub mod wire;
 
 pub use collective::Collective;
 pub use counted::counted;
+pub use device_kind::DeviceKind;
 pub use dtype::{DType, ReduceOp};
+pub use gpu_versions::{CudaVersion, NcclVersion};
+pub use gpus::{GpuPath, GpuReport, gpu_path, sharing_note};
 pub use ids::{ConnectionId, Epoch, Rank, SetId, Time, Worker};
 pub use printable::printable;
 pub use tuning::{Knob, MOST_CONNECTIONS, Tuning};
+pub use visible_gpus::{CUDA_VISIBLE_DEVICES, GpuShare, visible_gpus};
 
 /// Horovod's API level with Ronde's own version as the local part.
 pub const VERSION: &str = concat!("0.28.1+ronde.", env!("CARGO_PKG_VERSION"));

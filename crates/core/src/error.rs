@@ -95,6 +95,9 @@ pub enum Error {
     /// The request is invalid, whatever the other ranks submit.
     #[error("{0}")]
     Invalid(String),
+    /// A GPU or its libraries have failed on this rank.
+    #[error("{0}")]
+    Device(String),
     /// The world could not be formed.
     #[error("{0}")]
     Setup(String),
@@ -185,7 +188,11 @@ impl Error {
                 (vec![*rank], Vec::new(), CauseKind::ConnectionLost, tensor)
             }
             Error::Shutdown => (Vec::new(), Vec::new(), CauseKind::Left, &None),
-            Error::Removed { .. } | Error::Mismatch(_) | Error::Invalid(_) | Error::Setup(_) => {
+            Error::Removed { .. }
+            | Error::Mismatch(_)
+            | Error::Invalid(_)
+            | Error::Device(_)
+            | Error::Setup(_) => {
                 return None;
             }
         };

@@ -9,6 +9,7 @@
 
 pub mod buffer;
 mod collective;
+pub mod device;
 pub mod engine;
 mod error;
 mod group;

@@ -4,7 +4,7 @@
 use half::{bf16, f16};
 use ronde_control::negotiate::{CollectiveKind, Request};
 use ronde_control::settings::Transport;
-use ronde_control::{DType, ReduceOp, SetId};
+use ronde_control::{DType, DeviceKind, ReduceOp, SetId};
 use ronde_core::Error;
 use ronde_core::engine::AfterSubmit;
 use ronde_testkit::{Tensor, TestRank, World};
@@ -175,7 +175,14 @@ fn orthogonal_tensors_add_and_equal_ones_average() {
 fn group(name: &str, tensors: &[Tensor]) -> Request {
     let shapes = tensors.iter().map(|tensor| tensor.shape().to_vec()).collect();
     let dtype = tensors[0].dtype();
-    Request { name: name.into(), set: SetId::WORLD, kind: adasum(), dtype, shapes }
+    Request {
+        name: name.into(),
+        set: SetId::WORLD,
+        kind: adasum(),
+        dtype,
+        shapes,
+        device: DeviceKind::Cpu,
+    }
 }
 
 fn run_group(member: &TestRank, name: &str, tensors: &[Tensor]) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ronde_control::negotiate::{CollectiveKind, Request};
 use ronde_control::settings::Transport;
-use ronde_control::{DType, Rank, ReduceOp, SetId};
+use ronde_control::{DType, DeviceKind, Rank, ReduceOp, SetId};
 use ronde_core::buffer::{Operand, Output};
 use ronde_core::engine::{AfterSubmit, ArenaBlock, Tensors};
 use ronde_testkit::{Tensor, TestRank, World};
@@ -58,7 +58,7 @@ fn floats(rank: usize, length: usize) -> Vec<u8> {
 
 fn request(name: &str, kind: CollectiveKind, dtype: DType, lengths: &[usize]) -> Request {
     let shapes = lengths.iter().map(|length| vec![(length / dtype.size()) as u64]).collect();
-    Request { name: name.into(), set: SetId::WORLD, kind, dtype, shapes }
+    Request { name: name.into(), set: SetId::WORLD, kind, dtype, shapes, device: DeviceKind::Cpu }
 }
 
 /// Reduces these tensors as one bucket, in place.

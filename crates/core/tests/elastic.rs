@@ -8,7 +8,7 @@ use ronde_control::negotiate::{CollectiveKind, Request};
 use ronde_control::settings::{Settings, Transport};
 use ronde_control::watching::DumpTo;
 use ronde_control::wire::{Change, DriverToRank, Milestone, RankToDriver};
-use ronde_control::{DType, Rank, ReduceOp, SetId};
+use ronde_control::{DType, DeviceKind, Rank, ReduceOp, SetId};
 use ronde_core::Error;
 use ronde_core::engine::{AfterSubmit, Engine, Outcome, Tensors, UpdateWait};
 use ronde_testkit::{ElasticLauncher, Tensor, TestRank};
@@ -112,7 +112,14 @@ fn a_single_worker_can_do_everything_and_receives_updates() {
         let add = CollectiveKind::AddSet { ranks: vec![Rank(0)] };
         for (name, kind) in [("add", add), ("barrier", CollectiveKind::Barrier)] {
             let (set, dtype) = (SetId::WORLD, DType::U8);
-            let request = Request { name: name.into(), set, kind, dtype, shapes: vec![] };
+            let request = Request {
+                name: name.into(),
+                set,
+                kind,
+                dtype,
+                shapes: vec![],
+                device: DeviceKind::Cpu,
+            };
             let ticket = engine.submit(request, Tensors::NONE, AfterSubmit::Waits).unwrap();
             engine.wait(&ticket, Instant::now() + TIME_LIMIT);
             assert!(ticket.take().unwrap().is_ok(), "{name}");

@@ -3,7 +3,7 @@
 
 use ronde_control::negotiate::CollectiveKind;
 use ronde_control::settings::Transport;
-use ronde_control::{DType, Rank, ReduceOp, SetId};
+use ronde_control::{DType, DeviceKind, Rank, ReduceOp, SetId};
 use ronde_core::Error;
 use ronde_core::engine::AfterSubmit;
 use ronde_testkit::{Tensor, World};
@@ -102,6 +102,7 @@ fn a_group_is_one_submission_of_several_tensors() {
                 kind: sum(),
                 dtype: DType::F32,
                 shapes: tensors.iter().map(|tensor| tensor.shape().to_vec()).collect(),
+                device: DeviceKind::Cpu,
             };
             let pairs = tensors.iter().map(|tensor| (tensor, tensor));
             let memory = Tensor::submission(&request.kind, pairs);

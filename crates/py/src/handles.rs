@@ -14,8 +14,8 @@ use ronde_core::engine::{AfterSubmit, Engine, Outcome, OwnedResult, Ticket};
 
 use super::capsule::{self, CapsuleMemory};
 use super::process::{SIGNAL_CHECK, engine, park_at_exit};
-use super::tensor::BorrowedTensors;
-use super::{child, errors};
+use super::tensor::{BorrowedTensors, PlacedResults};
+use super::{child, errors, gpu};
 
 /// What `wait` returns for a handle.
 pub(crate) enum WaitResult {
@@ -36,6 +36,7 @@ struct HandleEntry {
     engine: Option<Arc<Engine>>,
     ticket: Arc<Ticket>,
     answer: WaitResult,
+    placed: PlacedResults,
     /// Keeps the tensors longer than the engine does, so that they are dropped under the
     /// interpreter lock.
     _keeper: KeepAlive,
@@ -51,7 +52,7 @@ struct Table {
 
 pub(crate) fn submit(
     request: Request,
-    BorrowedTensors { tensors, keeper }: BorrowedTensors,
+    BorrowedTensors { tensors, keeper, placed }: BorrowedTensors,
     answer: WaitResult,
     next: AfterSubmit,
 ) -> PyResult<u64> {
@@ -59,7 +60,7 @@ pub(crate) fn submit(
     let ticket = engine
         .submit(request, tensors, next)
         .map_err(|error| Python::attach(|py| errors::raise(py, &error)))?;
-    Ok(insert(HandleEntry { engine: Some(engine), ticket, answer, _keeper: keeper }))
+    Ok(insert(HandleEntry { engine: Some(engine), ticket, answer, placed, _keeper: keeper }))
 }
 
 /// Submits a join.
@@ -67,8 +68,9 @@ pub(crate) fn submit_join(next: AfterSubmit) -> PyResult<u64> {
     let engine = engine()?;
     let ticket =
         engine.join_in(next).map_err(|error| Python::attach(|py| errors::raise(py, &error)))?;
-    let (answer, keeper) = (WaitResult::Nothing, BorrowedTensors::nothing().keeper);
-    Ok(insert(HandleEntry { engine: Some(engine), ticket, answer, _keeper: keeper }))
+    let BorrowedTensors { keeper, placed, .. } = BorrowedTensors::nothing();
+    let answer = WaitResult::Nothing;
+    Ok(insert(HandleEntry { engine: Some(engine), ticket, answer, placed, _keeper: keeper }))
 }
 
 fn insert(entry: HandleEntry) -> u64 {
@@ -108,7 +110,7 @@ pub(crate) fn poll(handle: u64) -> PyResult<bool> {
     check_own()?;
     let table = lock();
     match table.as_ref().and_then(|table| table.entries.get(&handle)) {
-        Some(entry) => Ok(entry.ticket.is_done()),
+        Some(entry) => Ok(entry.ticket.is_ready()),
         None => Err(PyValueError::new_err(format!(
             "Handle {handle} was not created or has been cleared."
         ))),
@@ -151,6 +153,24 @@ pub(crate) fn wait(py: Python<'_>, handle: u64) -> PyResult<Option<Py<PyAny>>> {
             match answer {
                 WaitResult::MadeGroup => list(py, made).map(Some),
                 _ => Ok(made.pop()),
+            }
+        }
+        (Ok(Outcome::Launched { done, rows }), answer) => {
+            if let Some(error) = entry.engine.as_deref().and_then(gpu::broken) {
+                return Err(errors::raise(py, &error));
+            }
+            gpu::wait_for(py, done)?;
+            let mut placed = entry.placed.lock().expect("nothing panics with this lock");
+            let give = |(tensor, rows): (Py<PyAny>, Vec<u64>)| -> PyResult<Py<PyAny>> {
+                Ok((tensor, rows).into_pyobject(py)?.into_any().unbind())
+            };
+            let mut made =
+                placed.drain(..).zip(rows).map(give).collect::<PyResult<Vec<Py<PyAny>>>>()?;
+            match answer {
+                WaitResult::Output(output) => Ok(Some(output)),
+                WaitResult::Outputs(outputs) => list(py, outputs).map(Some),
+                WaitResult::MadeGroup => list(py, made).map(Some),
+                WaitResult::Made | WaitResult::Nothing => Ok(made.pop()),
             }
         }
         (Ok(Outcome::Joined { last }), _) => number(py, last.0),

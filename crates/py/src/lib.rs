@@ -8,6 +8,7 @@ mod capsule;
 mod child;
 mod elastic;
 mod errors;
+mod gpu;
 mod handles;
 mod hosts;
 mod launched;
@@ -56,6 +57,9 @@ mod _native {
 
     #[pymodule_export]
     use super::errors::last_loss;
+
+    #[pymodule_export]
+    use super::gpu::{finish_on_gpu, gpu_software, has_cuda, nccl_version, use_streams};
 
     #[pymodule_export]
     use super::handles::{forked, poll, wait};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use ronde_control::negotiate::{CollectiveKind, Request};
-use ronde_control::{ReduceOp, SetId};
+use ronde_control::{DeviceKind, ReduceOp, SetId};
 use ronde_core::Error;
 use ronde_core::engine::{AfterSubmit, Engine, Tensors, Ticket};
 
@@ -25,7 +25,7 @@ pub(crate) fn repeat_allreduce(
     let tensor = PyTensor::of_target(tensor)?;
     let kind = CollectiveKind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 };
     let (dtype, shapes) = (tensor.dtype(), vec![tensor.shape().to_vec()]);
-    let request = Request { name, set: SetId::WORLD, kind, dtype, shapes };
+    let request = Request { name, set: SetId::WORLD, kind, dtype, shapes, device: DeviceKind::Cpu };
     let mut tensor = Repeated::new(tensor);
     let mut seconds = Vec::with_capacity(times);
     while seconds.len() < times {

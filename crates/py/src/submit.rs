@@ -4,7 +4,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use ronde_control::negotiate::{CollectiveKind, Request};
-use ronde_control::{DType, Rank, ReduceOp, SetId};
+use ronde_control::{DType, DeviceKind, Rank, ReduceOp, SetId};
 use ronde_core::engine::AfterSubmit;
 
 use super::errors;
@@ -228,7 +228,7 @@ fn one_to_made(
 ) -> PyResult<u64> {
     let source = PyTensor::of(input)?;
     let request = request(name, set, kind, std::slice::from_ref(&source));
-    handles::submit(request, BorrowedTensors::source(source), WaitResult::Made, next)
+    handles::submit(request, BorrowedTensors::sources(vec![source])?, WaitResult::Made, next)
 }
 
 fn many_to_made(
@@ -244,14 +244,16 @@ fn many_to_made(
 }
 
 fn command(name: String, kind: CollectiveKind, set: SetId, next: AfterSubmit) -> PyResult<u64> {
-    let request = Request { name, set, kind, dtype: DType::U8, shapes: vec![] };
+    let request =
+        Request { name, set, kind, dtype: DType::U8, shapes: vec![], device: DeviceKind::Cpu };
     handles::submit(request, BorrowedTensors::nothing(), WaitResult::Nothing, next)
 }
 
 fn request(name: String, set: SetId, kind: CollectiveKind, tensors: &[PyTensor]) -> Request {
     let dtype = tensors.first().map_or(DType::F32, PyTensor::dtype);
     let shapes = tensors.iter().map(|tensor| tensor.shape().to_vec()).collect();
-    Request { name, set, kind, dtype, shapes }
+    let device = tensors.first().map_or(DeviceKind::Cpu, PyTensor::device);
+    Request { name, set, kind, dtype, shapes, device }
 }
 
 fn group(tensors: &Bound<'_, PyAny>) -> PyResult<Vec<PyTensor>> {

@@ -1,7 +1,8 @@
 //! Functions that Horovod's users reach through ctypes: those of its C library that only query
 //! something.
 //!
-//! They may be called without the interpreter lock, at any time and from any thread. A number that
+//! They may be called without the interpreter lock, at any time and from any thread; those about
+//! GPUs take it, because NCCL may be in a Python package. A number that
 //! needs a world is -1 without one. Booleans are returned as `int`: ctypes takes every result for
 //! one, and only the lowest byte of a C `bool` is defined. Initializing, shutting down and
 //! registering process sets need Python here, so their C functions are not among these.
@@ -9,8 +10,10 @@
 
 use std::ffi::c_int;
 
+use pyo3::Python;
 use ronde_control::settings::RankInfo;
 
+use super::gpu;
 use super::process::{homogeneous, inherited, met_over_mpi};
 
 macro_rules! queries {
@@ -38,10 +41,10 @@ queries! {
     horovod_mpi_built { true }
     horovod_gloo_enabled { !met_over_mpi() }
     horovod_gloo_built { true }
-    horovod_nccl_built { 0 }
+    horovod_nccl_built { Python::attach(gpu::nccl_version) as c_int }
     horovod_ddl_built { false }
     horovod_ccl_built { false }
-    horovod_cuda_built { false }
+    horovod_cuda_built { Python::attach(gpu::has_cuda) }
     horovod_rocm_built { false }
     horovod_reduce_op_average { 0 }
     horovod_reduce_op_sum { 1 }

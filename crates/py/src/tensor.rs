@@ -15,11 +15,12 @@ use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
-use ronde_control::DType;
-use ronde_core::buffer::{Input, KeepAlive, Operand, Output};
-use ronde_core::engine::Tensors;
+use ronde_control::{DType, DeviceKind};
+use ronde_core::buffer::{Input, KeepAlive, Operand, Output, Space};
+use ronde_core::device::Event;
+use ronde_core::engine::{GpuMemory, GpuTensors, Tensors};
 
-use super::array;
+use super::{array, gpu};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -75,6 +76,7 @@ type AccessCache = HashMap<usize, (TensorAccess, Py<PyType>)>;
 static TYPES: LazyLock<Mutex<AccessCache>> = LazyLock::new(Mutex::default);
 
 const CPU: i32 = 1;
+const CUDA: i32 = 2;
 
 /// The location and type of a tensor according to its framework. This alone permits no access.
 #[derive(Clone)]
@@ -83,11 +85,13 @@ pub(crate) struct View {
     pub(crate) shape: Vec<u64>,
     pub(crate) dtype: DType,
     pub(crate) is_read_only: bool,
+    /// The GPU whose memory it is in, if it is not in host memory.
+    gpu: Option<u32>,
 }
 
 impl View {
     pub(crate) fn at(start: usize, shape: Vec<u64>, dtype: DType) -> View {
-        View { start, shape, dtype, is_read_only: false }
+        View { start, shape, dtype, is_read_only: false, gpu: None }
     }
 
     fn of(tensor: &Bound<'_, PyAny>) -> PyResult<View> {
@@ -110,7 +114,7 @@ impl View {
     ///
     /// # Safety
     /// As for [`Input::new`].
-    pub(crate) unsafe fn input(&self, keeper: Option<KeepAlive>) -> Input {
+    pub(crate) unsafe fn input<S: Space>(&self, keeper: Option<KeepAlive>) -> Input<S> {
         // SAFETY: guaranteed by the caller.
         unsafe { Input::new(self.start as *const u8, self.length(), keeper) }
     }
@@ -119,7 +123,7 @@ impl View {
     ///
     /// # Safety
     /// As for [`Output::new`].
-    pub(crate) unsafe fn output(&self, keeper: Option<KeepAlive>) -> Output {
+    pub(crate) unsafe fn output<S: Space>(&self, keeper: Option<KeepAlive>) -> Output<S> {
         // SAFETY: guaranteed by the caller.
         unsafe { Output::new(self.start as *mut u8, self.length(), keeper) }
     }
@@ -138,9 +142,11 @@ impl View {
         if unsafe { from_python(tensor.as_ptr().cast(), &raw mut raw) } != 0 {
             return Err(PyErr::fetch(tensor.py()));
         }
-        if raw.device.kind != CPU {
-            return Err(not_on_cpu(&format!("device type {}", raw.device.kind)));
-        }
+        let gpu = match raw.device.kind {
+            CPU => None,
+            CUDA => u32::try_from(raw.device.id).ok(),
+            other => return Err(unknown_device(&format!("device type {other}"))),
+        };
         let dtype = match (raw.dtype.code, raw.dtype.bits) {
             (0, 8) => DType::I8,
             (0, 16) => DType::I16,
@@ -163,14 +169,16 @@ impl View {
         }
         let shape: Vec<u64> = shape.into_iter().map(|size| size as u64).collect();
         let start = raw.data as usize + raw.byte_offset as usize;
-        Ok(View::at(start, shape, dtype))
+        Ok(View { gpu, ..View::at(start, shape, dtype) })
     }
 
     fn by_attributes(tensor: &Bound<'_, PyAny>) -> PyResult<View> {
-        let device: String = tensor.getattr("device")?.getattr("type")?.extract()?;
-        if device != "cpu" {
-            return Err(not_on_cpu(&device));
-        }
+        let device = tensor.getattr("device")?;
+        let gpu = match device.getattr("type")?.extract::<String>()?.as_str() {
+            "cpu" => None,
+            "cuda" => device.getattr("index")?.extract()?,
+            other => return Err(unknown_device(other)),
+        };
         if !tensor.call_method0("is_contiguous")?.extract::<bool>()? {
             return Err(PyValueError::new_err("Tensor is required to be contiguous."));
         }
@@ -179,7 +187,7 @@ impl View {
         let dtype: DType = name.parse().map_err(|_| unsupported(tensor))?;
         let shape = tensor.getattr("shape")?.extract()?;
         let start = tensor.call_method0("data_ptr")?.extract()?;
-        Ok(View::at(start, shape, dtype))
+        Ok(View { gpu, ..View::at(start, shape, dtype) })
     }
 }
 
@@ -189,11 +197,11 @@ impl View {
 /// # Safety
 /// Until the handles are dropped, the tensors exist, nobody else touches the targets, and nobody
 /// writes to the sources. This may rely on the keeper being alive.
-pub(crate) unsafe fn operands(
+pub(crate) unsafe fn operands<S: Space>(
     sources: &[View],
     targets: &[View],
     keeper: Option<&KeepAlive>,
-) -> Result<Vec<Operand>, &'static str> {
+) -> Result<Vec<Operand<S>>, &'static str> {
     let same = |(a, b): (&View, &View)| (a.dtype, a.length()) == (b.dtype, b.length());
     if sources.len() != targets.len() || !sources.iter().zip(targets).all(same) {
         return Err("input and output differ in number, type or size");
@@ -272,6 +280,10 @@ impl PyTensor {
     pub(crate) fn shape(&self) -> &[u64] {
         &self.view.shape
     }
+
+    pub(crate) fn device(&self) -> DeviceKind {
+        if self.view.gpu.is_some() { DeviceKind::Gpu } else { DeviceKind::Cpu }
+    }
 }
 
 /// Python tensors lent to the engine. The engine drops its keepers before it completes a ticket,
@@ -280,12 +292,17 @@ impl PyTensor {
 pub(crate) struct BorrowedTensors {
     pub(crate) tensors: Tensors,
     pub(crate) keeper: KeepAlive,
+    /// The results on a GPU, once their sizes are known.
+    pub(crate) placed: PlacedResults,
 }
+
+/// Results that the framework allocates while the engine runs their collective.
+pub(crate) type PlacedResults = Arc<Mutex<Vec<Py<PyAny>>>>;
 
 impl BorrowedTensors {
     /// No tensors, as for a barrier.
     pub(crate) fn nothing() -> BorrowedTensors {
-        BorrowedTensors { tensors: Tensors::NONE, keeper: Arc::new(()) }
+        BorrowedTensors::of(Tensors::NONE, Arc::new(()))
     }
 
     /// A tensor, with one for its result.
@@ -299,12 +316,8 @@ impl BorrowedTensors {
         )
     }
 
-    /// A tensor whose result we allocate.
-    pub(crate) fn source(PyTensor { view, object }: PyTensor) -> BorrowedTensors {
-        let keeper: KeepAlive = Arc::new(object);
-        // SAFETY: as in `given`.
-        let input = unsafe { view.input(Some(keeper.clone())) };
-        BorrowedTensors { tensors: Tensors::Made(vec![input]), keeper }
+    fn of(tensors: Tensors, keeper: KeepAlive) -> BorrowedTensors {
+        BorrowedTensors { tensors, keeper, placed: PlacedResults::default() }
     }
 
     /// Tensors, each with one for its result.
@@ -332,12 +345,20 @@ impl BorrowedTensors {
         objects: K,
     ) -> PyResult<BorrowedTensors> {
         let keeper: KeepAlive = Arc::new(objects);
+        let views = || sources.iter().chain(targets);
+        if let Some(index) = one_gpu(views())? {
+            let ready = Python::attach(|py| gpu::now(py, index))?.0;
+            // SAFETY: as below.
+            let operands = unsafe { operands(sources, targets, Some(&keeper)) };
+            let memory = GpuMemory::Given(operands.map_err(PyValueError::new_err)?);
+            return Ok(BorrowedTensors::of(Tensors::OnGpu(GpuTensors { ready, memory }), keeper));
+        }
         // SAFETY: according to the framework the tensors exist as long as their objects, which the
         // keeper holds; that nobody touches them meanwhile is the program's obligation, as with
         // every asynchronous call.
         let operands = unsafe { operands(sources, targets, Some(&keeper)) };
         let tensors = Tensors::Given(operands.map_err(PyValueError::new_err)?);
-        Ok(BorrowedTensors { tensors, keeper })
+        Ok(BorrowedTensors::of(tensors, keeper))
     }
 
     /// Tensors whose results we allocate.
@@ -346,13 +367,62 @@ impl BorrowedTensors {
             return Err(mixed_types());
         }
         let (sources, kept) = divide(sources);
+        if let Some(index) = one_gpu(sources.iter())? {
+            return Python::attach(|py| BorrowedTensors::on_gpu(py, index, &sources, kept));
+        }
         let keeper: KeepAlive = Arc::new(kept);
         let input = |source: &View| {
             // SAFETY: as in `given`.
             unsafe { source.input(Some(keeper.clone())) }
         };
         let tensors = Tensors::Made(sources.iter().map(input).collect());
-        Ok(BorrowedTensors { tensors, keeper })
+        Ok(BorrowedTensors::of(tensors, keeper))
+    }
+
+    /// Tensors on a GPU whose results their framework allocates.
+    fn on_gpu(
+        py: Python<'_>,
+        index: u32,
+        sources: &[View],
+        objects: Vec<Py<PyAny>>,
+    ) -> PyResult<BorrowedTensors> {
+        let (ready, stream) = gpu::now(py, index)?;
+        let placed = PlacedResults::default();
+        let likes: Vec<Py<PyAny>> = objects.iter().map(|object| object.clone_ref(py)).collect();
+        let keeper: KeepAlive = Arc::new(objects);
+        let input = |source: &View| {
+            // SAFETY: as in `given`.
+            unsafe { source.input(Some(keeper.clone())) }
+        };
+        let inputs = sources.iter().map(input).collect();
+        let results = placed.clone();
+        let allocate = move |number: usize, rows: &[u64]| {
+            Python::attach(|py| {
+                let result = gpu::allocate(py, &likes[number], rows.iter().sum(), stream)?;
+                let view = View::of(result.bind(py))?;
+                let gpu = gpu::of(py, index)?;
+                let free = Event::on_stream(&gpu, stream).map_err(|error| gpu::failed(&error))?;
+                results.lock().expect("nothing panics with this lock").push(result);
+                // SAFETY: the table of handles keeps the result until the caller's stream waits
+                // for it, and nobody else knows it.
+                Ok((unsafe { view.output(None) }, free))
+            })
+            .map_err(|error: PyErr| error.to_string())
+        };
+        let memory = GpuMemory::Placed(inputs, Box::new(allocate));
+        let tensors = Tensors::OnGpu(GpuTensors { ready, memory });
+        Ok(BorrowedTensors { tensors, keeper, placed })
+    }
+}
+
+/// The GPU that all of these are on; none if they are in host memory.
+fn one_gpu<'a>(mut views: impl Iterator<Item = &'a View>) -> PyResult<Option<u32>> {
+    let first = views.next().and_then(|view| view.gpu);
+    match views.all(|view| view.gpu == first) {
+        true => Ok(first),
+        false => Err(PyValueError::new_err(
+            "the tensors of one call are on different devices; move them to the same one",
+        )),
     }
 }
 
@@ -455,8 +525,9 @@ pub(crate) fn unsupported(tensor: &Bound<'_, PyAny>) -> PyErr {
     PyValueError::new_err(format!("Tensor type {name} is not supported."))
 }
 
-fn not_on_cpu(device: &str) -> PyErr {
+fn unknown_device(device: &str) -> PyErr {
     PyValueError::new_err(format!(
-        "this release supports only CPU tensors, and this one is on {device}; move it with `.cpu()`"
+        "tensors must be on the CPU or on an NVIDIA GPU, and this one is on {device}; move it with \
+         `.cpu()`"
     ))
 }

@@ -22,7 +22,9 @@ use ronde_control::wire::frame::frame_length;
 use ronde_control::wire::handshake::{Callee, Initiator, envelope_length, respond};
 use ronde_control::wire::remote_call::CallMessage;
 use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver, decode, encode};
-use ronde_control::{ConnectionId, DType, Epoch, Rank, ReduceOp, SetId, Tuning, Worker};
+use ronde_control::{
+    ConnectionId, DType, DeviceKind, Epoch, Rank, ReduceOp, SetId, Tuning, Worker,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -142,7 +144,7 @@ pub fn negotiation(bytes: &[u8]) {
         if let Ok(message) = decode::<MemberToCoordinator>(body) {
             let now = Duration::from_millis(time as u64);
             coordinator.on(Rank(u32::from(from % 3)), message, now);
-            coordinator.release();
+            coordinator.release(|_| true);
             coordinator.stalls(now);
             for message in coordinator.take_messages() {
                 members.iter_mut().for_each(|member| drop(member.on(message.clone())));
@@ -276,6 +278,7 @@ fn requests() -> Vec<Request> {
         kind,
         dtype: DType::F32,
         shapes: vec![vec![6, 2]],
+        device: DeviceKind::Cpu,
     };
     let mut requests: Vec<Request> = kinds.into_iter().map(request).collect();
     requests.push(Request { shapes: vec![vec![u64::MAX, 3]; 2], ..requests[0].clone() });

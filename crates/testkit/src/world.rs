@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ronde_control::negotiate::{CollectiveKind, Request};
 use ronde_control::settings::{RankInfo, RendezvousInfo, RendezvousOwner, Settings, Transport};
 use ronde_control::watching::DumpTo;
-use ronde_control::{DType, Rank, ReduceOp, SetId};
+use ronde_control::{DType, DeviceKind, Rank, ReduceOp, SetId};
 use ronde_core::Error;
 use ronde_core::engine::{AfterSubmit, Engine, Outcome, Tensors, Ticket};
 
@@ -120,7 +120,14 @@ impl TestRank {
     /// A request for one tensor.
     pub fn request(name: &str, kind: CollectiveKind, tensor: &Tensor) -> Request {
         let shapes = vec![tensor.shape().to_vec()];
-        Request { name: name.into(), set: SetId::WORLD, kind, dtype: tensor.dtype(), shapes }
+        Request {
+            name: name.into(),
+            set: SetId::WORLD,
+            kind,
+            dtype: tensor.dtype(),
+            shapes,
+            device: DeviceKind::Cpu,
+        }
     }
 
     /// Submits a reduction of `tensor` into `target`, or in place.
@@ -192,7 +199,7 @@ impl TestRank {
 
     fn command(&self, name: &str, kind: CollectiveKind) -> Result<Outcome, Error> {
         let (name, set, dtype) = (name.into(), SetId::WORLD, DType::U8);
-        let request = Request { name, set, kind, dtype, shapes: vec![] };
+        let request = Request { name, set, kind, dtype, shapes: vec![], device: DeviceKind::Cpu };
         let ticket = self.engine.submit(request, Tensors::NONE, AfterSubmit::Waits)?;
         self.wait(&ticket)
     }

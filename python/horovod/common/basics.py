@@ -48,6 +48,7 @@ class HorovodBasics:
     ) -> None:
         """Joins the world; does nothing if this process has already joined one."""
         _native.check_may_join()
+        environment.set_up_nccl()
         communicator = _communicator(comm)
         wanted = _wanted(process_sets)
         by_communicator = [each for each in wanted if each.mpi_comm is not None]
@@ -182,8 +183,8 @@ class HorovodBasics:
         return True
 
     def nccl_built(self) -> int:
-        """The version code of NCCL, 0 without."""
-        return 0
+        """The version code of NCCL; 0 if there is none, or no driver for it."""
+        return _native.nccl_version()
 
     def ddl_built(self) -> bool:
         """Whether IBM DDL is built in: never."""
@@ -194,8 +195,8 @@ class HorovodBasics:
         return False
 
     def cuda_built(self) -> bool:
-        """Whether CUDA is built in: not in this release."""
-        return False
+        """Whether there is an NVIDIA driver that GPU tensors can use."""
+        return _native.has_cuda()
 
     def rocm_built(self) -> bool:
         """Whether ROCm is built in: not in this release."""

@@ -100,6 +100,8 @@ class State:
         Raises:
             HostsUpdatedInterrupt: If hosts were added or removed; `run` catches it.
         """
+        # A collective that a lost rank has interrupted on a GPU has left no result worth saving.
+        _native.finish_on_gpu()
         self.save()
         if self._world_of_commit != _basics.worlds:
             self._world_of_commit = _basics.worlds

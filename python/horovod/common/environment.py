@@ -3,7 +3,7 @@
 This is the only place in Python that reads or writes variables with Horovod's and Ronde's names.
 They say how the process was started; its current state comes from the native module, which reads
 the engine's settings at every `init`, and once whether the job is elastic. Variables set here are
-for child processes and for the user's program, never for another part of this package.
+for child processes, for the user's program and for NCCL, never for another part of this package.
 """
 
 from __future__ import annotations
@@ -59,6 +59,12 @@ def allows_dynamic_sets() -> bool:
 def allow_dynamic_sets() -> None:
     """Allows dynamic sets from now on, like Horovod's `init(process_sets="dynamic")`."""
     os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+
+
+def set_up_nccl() -> None:
+    """Has NCCL connect ranks early, also those that share a GPU, unless the user has decided."""
+    os.environ.setdefault("NCCL_RUNTIME_CONNECT", "0")
+    os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
 
 
 def take_latecomer() -> bool:

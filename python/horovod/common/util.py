@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import importlib.util
 import os
 import re
@@ -35,6 +36,9 @@ T = TypeVar("T")
 
 # Frameworks that this release has adapters for.
 _EXTENSIONS = frozenset({"jax", "keras", "mxnet", "tensorflow", "torch"})
+
+# The modules that ask a framework whether it finds a GPU.
+_GPU_CHECKS = {"tensorflow": "horovod.tensorflow.util", "torch": "horovod.torch.gpu"}
 
 
 def get_ext_suffix() -> str:
@@ -94,13 +98,15 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Return whether a framework can use a GPU for collectives.
 
     Args:
-        ext_base_name: Name of the framework, such as `torch`.
+        ext_base_name: Name of the framework, `torch` or `tensorflow`.
         verbose: Accepted for compatibility with Horovod (default: False).
 
     Returns:
-        False in this release.
+        True if there is a driver, and the framework, which is imported, finds a GPU.
     """
-    return False
+    if not _basics.cuda_built() or ext_base_name not in _GPU_CHECKS:
+        return False
+    return bool(importlib.import_module(_GPU_CHECKS[ext_base_name]).has_gpu())
 
 
 def mpi_built(verbose: bool = False) -> bool:
@@ -128,13 +134,13 @@ def gloo_built(verbose: bool = False) -> bool:
 
 
 def nccl_built(verbose: bool = False) -> bool:
-    """Return whether NCCL is built in.
+    """Return whether collectives on GPUs use NCCL here.
 
     Args:
         verbose: Accepted for compatibility with Horovod (default: False).
 
     Returns:
-        False in this release.
+        Whether there is an NCCL that is new enough, and a driver.
     """
     return _basics.nccl_built() > 0
 

@@ -249,10 +249,13 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """Return the version of NCCL that is built in.
+    """Return the version of NCCL that collectives on GPUs use.
+
+    NCCL is looked for at run time, in the program itself, in its packages, and in the system.
 
     Returns:
-        The version code, such as 21605; 0 without NCCL, as in this release.
+        The version code, such as 22809 for 2.28.9; 0 if there is no NCCL that is new enough, or no
+        driver.
     """
     return _basics.nccl_built()
 
@@ -276,10 +279,13 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Return whether CUDA is built in.
+    """Return whether collectives take tensors on NVIDIA GPUs here.
+
+    Looks for the driver, and does not start to use a GPU. `torch.cuda.is_available()` and the like
+    tell whether the framework finds one.
 
     Returns:
-        False in this release.
+        Whether there is an NVIDIA driver that is new enough.
     """
     return _basics.cuda_built()
 

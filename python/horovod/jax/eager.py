@@ -1,7 +1,8 @@
 """The collectives outside compiled programs: arrays go through host memory unchanged.
 
-On CPUs inputs are not copied. Element types that the engine does not know are sent as others of the
-same size, and reductions that would be wrong that way raise an error.
+On CPUs inputs are not copied. On GPUs they are, because memory for results that stay there could
+only come from a program, compiled anew for every shape. Element types that the engine does not know
+are sent as others of the same size, and reductions that would be wrong that way raise an error.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from horovod import raw
 from horovod.common.calls import by_type
+from horovod.jax.handlers import is_native
 from horovod.jax.spec import CollectiveSpec
 
 _noted: list[str] = []
@@ -22,13 +24,14 @@ _noted: list[str] = []
 
 def run(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.Array]:
     """Runs a collective on concrete arrays."""
-    _note_device(leaves)
+    if spec.kind != "broadcast":
+        # Parameters are broadcast once, at the start.
+        _note_device(leaves)
     hosts = [np.asarray(leaf) for leaf in leaves]
     if spec.kind in ("allreduce", "reducescatter"):
         for host in hosts:
             _check_reduction(spec, host.dtype)
-    # Not `jnp.asarray`, which compiles a copy for every new shape.
-    return [jax.device_put(array) for array in run_on_host(spec, hosts)]
+    return [_put(array, leaf) for array, leaf in zip(run_on_host(spec, hosts), leaves)]
 
 
 def run_on_host(
@@ -53,7 +56,17 @@ def alltoall(spec: CollectiveSpec, leaf: Any, splits: Sequence[int]) -> tuple[ja
     host = np.asarray(leaf)
     received, rows = raw.alltoall(_travelling(host), splits, spec.given, spec.process_set)
     numbers = np.asarray(rows, np.int32)
-    return jax.device_put(_arrived(received, host)), jax.device_put(numbers)
+    return _put(_arrived(received, host), leaf), jax.device_put(numbers)
+
+
+def _put(array: np.ndarray[Any, Any], leaf: Any) -> jax.Array:
+    """The result as an array on the device that the program has chosen for its operand."""
+    # Old releases do not have the public name.
+    is_committed = getattr(leaf, "committed", getattr(leaf, "_committed", False))
+    devices = leaf.devices() if is_committed else ()
+    # Not `jnp.asarray`, which compiles a copy for every new shape.
+    result: jax.Array = jax.device_put(array, *(devices if len(devices) == 1 else ()))
+    return result
 
 
 def _allreduce(spec: CollectiveSpec, arrays: list[Any], name: str | None) -> raw.Pending[list[Any]]:
@@ -153,7 +166,5 @@ def note(platform: str) -> None:
     """Warns once that arrays on devices other than CPUs take a detour."""
     if platform != "cpu" and not _noted:
         _noted.append(platform)
-        warnings.warn(
-            f"collectives run on CPUs in this release: arrays on {platform} go through host memory",
-            stacklevel=5,
-        )
+        hint = "; inside jax.jit they stay on the GPU" if is_native(platform) else ""
+        warnings.warn(f"arrays on {platform} go through host memory{hint}", stacklevel=5)

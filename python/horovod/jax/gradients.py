@@ -17,23 +17,34 @@ import numpy as np
 
 from horovod import raw
 from horovod.common.calls import shares
-from horovod.jax import traced
+from horovod.jax import order, traced
 from horovod.jax.spec import CollectiveSpec
 
 Leaves = list[Any]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def collective(spec: CollectiveSpec, leaves: Leaves) -> Leaves:
     """Runs a collective that can be differentiated."""
+    before = None if spec.after else order.previous(leaves)
+    if before is not None:
+        spec, leaves = dataclasses.replace(spec, after=True), [*leaves, before]
+    results = _collective(spec, leaves)
+    order.remember(results)
+    return results
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _collective(spec: CollectiveSpec, leaves: Leaves) -> Leaves:
     return traced.run(spec, leaves)
 
 
 def _forward(spec: CollectiveSpec, leaves: Leaves) -> tuple[Leaves, Any]:
     # Only the numbers of rows are needed, not the arrays.
-    rows = [leaf.shape[0] if leaf.ndim else 0 for leaf in leaves]
+    rows = [leaf.shape[0] if leaf.ndim else 0 for leaf in spec.reduced(leaves)]
+    before = (leaves[-1].shape, leaves[-1].dtype) if spec.after else None
     # Not `traced.run`: the derivative may be differentiated again.
-    return collective(dataclasses.replace(spec, order=spec.order + 1), leaves), _Rows(rows)
+    results = collective(dataclasses.replace(spec, order=spec.order + 1), leaves)
+    return results, _Rows(rows, before)
 
 
 def _backward(spec: CollectiveSpec, rows: _Rows, cotangents: Leaves) -> tuple[Leaves]:
@@ -49,25 +60,35 @@ def _backward(spec: CollectiveSpec, rows: _Rows, cotangents: Leaves) -> tuple[Le
         if gradients[place] is None:
             shape = (rows.each[place], *cotangent.shape[1:]) if cotangent.ndim else ()
             gradients[place] = np.zeros(shape, jax.dtypes.float0)
-    return (gradients,)
+    return ([*gradients, *rows.nothing()],)
 
 
-collective.defvjp(_forward, _backward)
+_collective.defvjp(_forward, _backward)
 
 
 @jax.tree_util.register_pytree_node_class
 class _Rows:
     """Numbers of rows that are known while a program is traced."""
 
-    def __init__(self, each: Sequence[int]) -> None:
+    def __init__(self, each: Sequence[int], before: tuple[Any, Any] | None = None) -> None:
         self.each = tuple(each)
+        # The shape and element type of the operand that only establishes the order, if any.
+        self.before = before
 
-    def tree_flatten(self) -> tuple[tuple[()], tuple[int, ...]]:
-        return (), self.each
+    def nothing(self) -> Leaves:
+        """The gradient of that operand."""
+        if self.before is None:
+            return []
+        shape, dtype = self.before
+        is_continuous = jnp.issubdtype(dtype, jnp.inexact)
+        return [np.zeros(shape, dtype if is_continuous else jax.dtypes.float0)]
+
+    def tree_flatten(self) -> tuple[tuple[()], tuple[Any, ...]]:
+        return (), (self.each, self.before)
 
     @classmethod
-    def tree_unflatten(cls, each: tuple[int, ...], _: Any) -> _Rows:
-        return cls(each)
+    def tree_unflatten(cls, fixed: tuple[Any, ...], _: Any) -> _Rows:
+        return cls(*fixed)
 
 
 def _of_allreduce(spec: CollectiveSpec, cotangents: Leaves, _: list[int]) -> Leaves:

@@ -17,6 +17,8 @@ import jaxlib.version
 from horovod import _native
 
 OLDEST = (0, 4, 31)
+# As XLA spells them; JAX accepts handlers for platforms that this machine does not have.
+PLATFORMS = ("cpu", "CUDA")
 # From and before: releases with futures whose function table does not show it.
 SILENT = ((0, 5), (0, 6))
 
@@ -32,8 +34,9 @@ class Handlers:
         first, behind = SILENT
         if first <= _numbers(jaxlib.version.__version__) < behind:
             _native.xla_expect_futures()
-        for target, handler in _native.xla_handlers().items():
-            self._ffi.register_ffi_target(target, handler, platform="cpu")
+        for platform in PLATFORMS:
+            for target, handler in _native.xla_handlers(platform).items():
+                self._ffi.register_ffi_target(target, handler, platform=platform)
         parameters = inspect.signature(self._ffi.ffi_call).parameters
         # Before 0.4.36 the operands are passed in the same call as the shapes.
         self._at_once = any(each.kind is each.VAR_POSITIONAL for each in parameters.values())
@@ -65,7 +68,7 @@ class Handlers:
         if collective in _SHAPELESS and self._has_vmap_method:
             options["vmap_method"] = "broadcast_all"
         if collective == "allreduce" and self._has_aliases:
-            options["input_output_aliases"] = {place: place for place in range(len(operands))}
+            options["input_output_aliases"] = {place: place for place in range(len(shapes))}
         target = f"ronde_{collective}"
         if self._at_once:
             results = self._ffi.ffi_call(target, list(shapes), *operands, **options, **attributes)
@@ -82,6 +85,14 @@ def handlers() -> Handlers:
     if not _registered:
         _registered.append(Handlers())
     return _registered[0]
+
+
+def is_native(backend: str) -> bool:
+    """Whether programs on a backend of JAX can call the handlers."""
+    if backend != "gpu":
+        return backend == "cpu"
+    # JAX has one name for NVIDIA's and AMD's.
+    return "rocm" not in jax.local_devices(backend="gpu")[0].client.platform_version.lower()
 
 
 def check_version(version: str) -> None:

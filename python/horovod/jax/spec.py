@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import TypeVar
 
 from horovod import raw
 from horovod.common.calls import Call
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,6 +20,8 @@ class CollectiveSpec(Call):
     given: str | None = None
     # How many derivatives have been taken; each has its own collective.
     order: int = 0
+    # Whether the last operand is only there to make it run after another call.
+    after: bool = False
 
     def backward(self, kind: str, **changes: object) -> CollectiveSpec:
         """The collective of the backward pass."""
@@ -26,8 +32,13 @@ class CollectiveSpec(Call):
             name=f"{self.name}.{step}",
             given=None if self.given is None else f"{self.given}.{step}",
             order=0,
+            after=False,
             **changes,  # type: ignore[arg-type]
         )
+
+    def reduced(self, operands: Sequence[T]) -> Sequence[T]:
+        """The operands without the one that only establishes the order."""
+        return operands[: len(operands) - self.after]
 
     def place(self) -> int:
         """The position of this rank among them."""

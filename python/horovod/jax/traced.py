@@ -1,7 +1,7 @@
 """The collectives inside compiled programs, and how a call is carried out.
 
-On CPUs a program calls the native handlers. On other devices it calls back into Python, where the
-arrays go through host memory.
+On CPUs and NVIDIA GPUs a program calls the native handlers. On other devices it calls back into
+Python, where the arrays go through host memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from jax.experimental import io_callback
 
 from horovod.jax import eager
-from horovod.jax.handlers import handlers
+from horovod.jax.handlers import handlers, is_native
 from horovod.jax.spec import CollectiveSpec
 
 
@@ -27,7 +27,7 @@ def run(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.Array]:
     if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         return eager.run(spec, leaves)
     _check_devices(spec)
-    if jax.default_backend() == "cpu":
+    if is_native(jax.default_backend()):
         return _natively(spec, leaves)
     results: list[jax.Array] = jax.lax.platform_dependent(
         list(leaves),
@@ -56,11 +56,13 @@ def _nothing() -> None:
 
 
 def _natively(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.Array]:
-    shapes = _shapes(spec, leaves)
+    reduced = spec.reduced(leaves)
+    shapes = _shapes(spec, reduced)
     wide = {int: np.int64, float: np.float64, str: str}
-    attributes = {name: wide[type(value)](value) for name, value in spec.attributes().items()}
+    settings = {**spec.attributes(), "tokens": len(leaves) - len(reduced)}
+    attributes = {name: wide[type(value)](value) for name, value in settings.items()}
     # If a rank gets no rows at all, XLA would drop the call, and the other ranks would wait for it.
-    kept = spec.kind == "reducescatter" and all(leaf.shape[0] < spec.members() for leaf in leaves)
+    kept = spec.kind == "reducescatter" and all(leaf.shape[0] < spec.members() for leaf in reduced)
     return handlers().call(spec.kind, shapes, leaves, kept=kept, **attributes)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from horovod import raw
 from horovod._keras.backends import backend_of
+from horovod._keras.variables import seen
 from horovod.common.compression import checked
 from horovod.common.reductions import Average, handle_average_backwards_compatibility
 from horovod.keras.compression import Compression
@@ -71,9 +72,9 @@ def allreduce(
     if tensors is not None:
         return tensors.allreduce(value, name, None, *factors, op, compression)
     if checked(compression) is Compression.none:
-        return raw.allreduce(np.asarray(value), name, op, *factors)
+        return raw.allreduce(_array(value), name, op, *factors)
     hvd: Any = importlib.import_module(f"horovod.{backend_of(keras)}")
-    small, context = compression.compress(keras.ops.convert_to_tensor(np.asarray(value)))
+    small, context = compression.compress(keras.ops.convert_to_tensor(_array(value)))
     reduced = hvd.allreduce(
         small, op=op, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor
     )
@@ -99,7 +100,7 @@ def allgather(value: Any, name: str | None = None) -> Any:
     tensors = _of_tensorflow()
     if tensors is not None:
         return tensors.allgather(value, name)
-    return raw.allgather(np.asarray(value), name)
+    return raw.allgather(_array(value), name)
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
@@ -121,7 +122,7 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     tensors = _of_tensorflow()
     if tensors is not None:
         return tensors.broadcast(value, root_rank, name)
-    return raw.broadcast(np.asarray(value), root_rank, name)
+    return raw.broadcast(_array(value), root_rank, name)
 
 
 def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
@@ -148,7 +149,7 @@ def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any
     tensors = _of_tensorflow()
     if tensors is not None:
         return tensors.reducescatter(value, name, op)
-    return raw.reducescatter(np.asarray(value), name, op)
+    return raw.reducescatter(_array(value), name, op)
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
@@ -172,6 +173,11 @@ def broadcast_global_variables(root_rank: int) -> Any:
             "hvd.callbacks.BroadcastGlobalVariablesCallback"
         )
     return tensors.broadcast_global_variables(root_rank)
+
+
+def _array(value: Any) -> Any:
+    """A number, array or tensor as an array in host memory."""
+    return np.asarray(seen(keras, value))
 
 
 def _of_tensorflow() -> Any:

@@ -50,6 +50,7 @@ def run(
     listen: str | None = None,
     key_file: str | None = None,
     event_log: str | None = None,
+    gpus_per_rank: int | None = None,
 ) -> list[Any]:
     """Call a function on several ranks and return what it returned on each.
 
@@ -103,6 +104,8 @@ def run(
         key_file: File with the key that the agents hold (default: None; the variable
             `RONDE_JOB_KEY` works too).
         event_log: File for the events of the job, as lines of JSON (default: None).
+        gpus_per_rank: Number of GPUs of its host that each rank sees (default: None, which means
+            all).
 
     Returns:
         What the function returned, in the order of the ranks.
@@ -142,7 +145,7 @@ def run(
     wanted.start_timeout = start_timeout
     wanted.ssh_port, wanted.ssh_identity_file = ssh_port, ssh_identity_file
     wanted.disable_cache, wanted.output_filename = disable_cache, output_filename
-    wanted.event_log = event_log
+    wanted.event_log, wanted.gpus_per_rank = event_log, gpus_per_rank
     wanted.verbose, wanted.use_gloo, wanted.use_mpi = verbose, use_gloo, use_mpi
     wanted.mpi_args = mpi_args
     wanted.nics = _interfaces(network_interface, network_interfaces)

@@ -30,6 +30,7 @@ class _HorovodArgs:
         self.disable_cache: bool | None = None
         self.output_filename: str | None = None
         self.event_log: str | None = None
+        self.gpus_per_rank: int | None = None
         self.prefix_output_with_timestamp: bool | None = None
         self.tty: str | None = None
         self.ranks: str | None = None
@@ -93,6 +94,7 @@ class _HorovodArgs:
             ("--ssh-identity-file", self.ssh_identity_file),
             ("--output-filename", self.output_filename),
             ("--event-log", self.event_log),
+            ("--gpus-per-rank", self.gpus_per_rank),
             ("--tty", self.tty),
             ("--ranks", self.ranks),
             ("--mpi-args", self.mpi_args),

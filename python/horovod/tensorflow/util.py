@@ -20,6 +20,11 @@ _COMPOSITE = (tf.SparseTensor, tf.RaggedTensor)
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 
 
+def has_gpu() -> bool:
+    """Whether TensorFlow finds a GPU."""
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
 def _executing_eagerly() -> bool:
     """Whether ops run eagerly."""
     return bool(tf.executing_eagerly())

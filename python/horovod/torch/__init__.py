@@ -29,6 +29,7 @@ from horovod.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from horovod.torch.gpu import register as _register_streams
 from horovod.torch.mpi_ops import (
     Adasum,
     Average,
@@ -123,4 +124,5 @@ __all__ = [
     *_world.__all__,
 ]
 
+_register_streams()
 _register_backend()

@@ -49,7 +49,7 @@ def alltoall(
     Gradients flow through it; the backward pass is also a collective, so all ranks must run it.
 
     Args:
-        tensor: Tensor on the CPU with at least one dimension. The first dimension may differ
+        tensor: Tensor with at least one dimension. The first dimension may differ
             between ranks, the others must be the same.
         splits: How many rows each rank of `process_set` gets, in the order of the ranks: a sequence
             of integers or a 1-D integer tensor. Rows beyond their sum are not sent (default: the
@@ -95,7 +95,7 @@ def alltoall_async(
     The input must not change before the operation is done.
 
     Args:
-        tensor: Tensor on the CPU with at least one dimension. The first dimension may differ
+        tensor: Tensor with at least one dimension. The first dimension may differ
             between ranks, the others must be the same.
         splits: How many rows each rank of `process_set` gets, in the order of the ranks: a sequence
             of integers or a 1-D integer tensor. Rows beyond their sum are not sent (default: the
@@ -134,7 +134,7 @@ def reducescatter(
     run it.
 
     Args:
-        tensor: Tensor on the CPU with at least one dimension, of the same shape on every rank.
+        tensor: Tensor with at least one dimension, of the same shape on every rank.
         name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         compression: How to compress data on the wire: `hvd.Compression.none`,
@@ -179,7 +179,7 @@ def reducescatter_async(
     The input must not change before the operation is done.
 
     Args:
-        tensor: Tensor on the CPU with at least one dimension, of the same shape on every rank.
+        tensor: Tensor with at least one dimension, of the same shape on every rank.
         name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
@@ -219,7 +219,7 @@ def grouped_reducescatter(
     run it.
 
     Args:
-        tensors: Tensors on the CPU with at least one dimension; the same number and the same shapes
+        tensors: Tensors with at least one dimension; the same number and the same shapes
             on every rank. Element types may be mixed.
         name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
@@ -266,7 +266,7 @@ def grouped_reducescatter_async(
     The inputs must not change before the operation is done.
 
     Args:
-        tensors: Tensors on the CPU with at least one dimension; the same number and the same shapes
+        tensors: Tensors with at least one dimension; the same number and the same shapes
             on every rank. Element types may be mixed.
         name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).

@@ -52,6 +52,9 @@ def units(tensor: torch.Tensor) -> int:
 def fill(target: torch.Tensor, elements: torch.Tensor) -> torch.Tensor:
     """Writes elements, or their bytes, into a tensor of any shape."""
     target.detach().copy_(elements.view(target.dtype).view(target.shape))
+    if elements.is_cuda:
+        # Its memory came from the stream that submitted, and this one may be another.
+        elements.record_stream(torch.cuda.current_stream(elements.device))
     return target
 
 

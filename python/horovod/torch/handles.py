@@ -72,6 +72,9 @@ class Like:
     def tensor(self, result: tuple[Any, list[int]]) -> torch.Tensor:
         """Makes a tensor from a capsule of bytes, which it then owns, and its numbers of rows."""
         capsule, rows = result
+        if isinstance(capsule, torch.Tensor):
+            # A tensor on a GPU, from torch's own memory.
+            return capsule
         shape = (sum(rows), *self._row_shape)
         if 0 in shape:
             return torch.empty(shape, dtype=self._dtype)

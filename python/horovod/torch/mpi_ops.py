@@ -104,7 +104,7 @@ def allreduce(
     Gradients flow through it; the backward pass is also a collective, so all ranks must run it.
 
     Args:
-        tensor: Tensor on the CPU; any shape, the same on every rank.
+        tensor: Tensor of any shape, the same on every rank.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
         name: Name by which ranks match this operation; pass the same on every rank (default: ranks
@@ -164,7 +164,7 @@ def allreduce_async(
     The input must not change before the operation is done.
 
     Args:
-        tensor: Tensor on the CPU; any shape, the same on every rank.
+        tensor: Tensor of any shape, the same on every rank.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
         name: Name by which ranks match this operation; pass the same on every rank (default: ranks
@@ -218,7 +218,7 @@ def allreduce_(
     Gradients do not flow through it.
 
     Args:
-        tensor: Contiguous tensor on the CPU; any shape, the same on every rank. It is overwritten.
+        tensor: Contiguous tensor of any shape, the same on every rank. It is overwritten.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
         name: Name by which ranks match this operation; pass the same on every rank (default: ranks
@@ -263,7 +263,7 @@ def allreduce_async_(
     """Start reducing a tensor over all ranks, in place.
 
     Args:
-        tensor: Contiguous tensor on the CPU; any shape, the same on every rank. It is overwritten.
+        tensor: Contiguous tensor of any shape, the same on every rank. It is overwritten.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
         name: Name by which ranks match this operation; pass the same on every rank (default: ranks
@@ -306,7 +306,7 @@ def grouped_allreduce(
     Gradients flow through it; the backward pass is also a collective, so all ranks must run it.
 
     Args:
-        tensors: Tensors on the CPU; the same number and the same shapes on every rank. Element
+        tensors: Tensors; the same number and the same shapes on every rank. Element
             types may be mixed.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
@@ -357,7 +357,7 @@ def grouped_allreduce_async(
     The inputs must not change before the operation is done.
 
     Args:
-        tensors: Tensors on the CPU; the same number and the same shapes on every rank. Element
+        tensors: Tensors; the same number and the same shapes on every rank. Element
             types may be mixed.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
@@ -402,7 +402,7 @@ def grouped_allreduce_(
     Gradients do not flow through it.
 
     Args:
-        tensors: Contiguous tensors on the CPU; the same number and the same shapes on every rank.
+        tensors: Contiguous tensors; the same number and the same shapes on every rank.
             They are overwritten. Element types may be mixed.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
@@ -448,7 +448,7 @@ def grouped_allreduce_async_(
     """Start reducing several tensors over all ranks as one operation, in place.
 
     Args:
-        tensors: Contiguous tensors on the CPU; the same number and the same shapes on every rank.
+        tensors: Contiguous tensors; the same number and the same shapes on every rank.
             They are overwritten. Element types may be mixed.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
@@ -485,7 +485,7 @@ def allgather(
     Gradients flow through it; the backward pass is also a collective, so all ranks must run it.
 
     Args:
-        tensor: Tensor on the CPU with at least one dimension. The first dimension may differ
+        tensor: Tensor with at least one dimension. The first dimension may differ
             between ranks, the others must be the same.
         name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
@@ -521,7 +521,7 @@ def allgather_async(
     The input must not change before the operation is done.
 
     Args:
-        tensor: Tensor on the CPU with at least one dimension. The first dimension may differ
+        tensor: Tensor with at least one dimension. The first dimension may differ
             between ranks, the others must be the same.
         name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
@@ -548,7 +548,7 @@ def grouped_allgather(
     Gradients flow through it; the backward pass is also a collective, so all ranks must run it.
 
     Args:
-        tensors: Tensors on the CPU with at least one dimension, the same number on every rank.
+        tensors: Tensors with at least one dimension, the same number on every rank.
             First dimensions may differ between ranks, the others must be the same.
         name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
@@ -577,7 +577,7 @@ def grouped_allgather_async(
     The inputs must not change before the operation is done.
 
     Args:
-        tensors: Tensors on the CPU with at least one dimension, the same number on every rank.
+        tensors: Tensors with at least one dimension, the same number on every rank.
             First dimensions may differ between ranks, the others must be the same.
         name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
@@ -607,7 +607,7 @@ def broadcast(
     Gradients flow through it; the backward pass is also a collective, so all ranks must run it.
 
     Args:
-        tensor: Tensor on the CPU; any shape, the same on every rank.
+        tensor: Tensor of any shape, the same on every rank.
         root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
             smaller.
         name: Name by which ranks match this operation; pass the same on every rank (default: ranks
@@ -638,7 +638,7 @@ def broadcast_async(
     The input must not change before the operation is done.
 
     Args:
-        tensor: Tensor on the CPU; any shape, the same on every rank.
+        tensor: Tensor of any shape, the same on every rank.
         root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
             smaller.
         name: Name by which ranks match this operation; pass the same on every rank (default: ranks
@@ -668,7 +668,7 @@ def broadcast_(
     Gradients do not flow through it.
 
     Args:
-        tensor: Contiguous tensor on the CPU; any shape, the same on every rank. It is overwritten.
+        tensor: Contiguous tensor of any shape, the same on every rank. It is overwritten.
         root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
             smaller.
         name: Name by which ranks match this operation; pass the same on every rank (default: ranks
@@ -699,7 +699,7 @@ def broadcast_async_(
     """Start overwriting a tensor with that of one rank.
 
     Args:
-        tensor: Contiguous tensor on the CPU; any shape, the same on every rank. It is overwritten.
+        tensor: Contiguous tensor of any shape, the same on every rank. It is overwritten.
         root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
             smaller.
         name: Name by which ranks match this operation; pass the same on every rank (default: ranks
@@ -726,7 +726,7 @@ def sparse_allreduce_async(
     Indices and values of all ranks are gathered, and values with equal indices are summed.
 
     Args:
-        tensor: Sparse COO tensor on the CPU.
+        tensor: Sparse COO tensor.
         name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `hvd.Average` or `hvd.Sum`.

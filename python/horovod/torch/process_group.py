@@ -93,7 +93,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
     ) -> dist.ProcessGroup | None:
         # The name is a number if all ranks call this, and a hash if only the members do.
         members_only = not group_name.isdigit()
-        if backend.removeprefix("cpu:") != NAME:
+        if {each.rpartition(":")[2] for each in backend.split(",")} != {NAME}:
             rest["use_local_synchronization"] = members_only
             return self._foreign_group(ranks, backend, **rest)
         known = members_only or ranks != sorted(ranks)
@@ -124,7 +124,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
             handle = submit.allreduce(places[0], places[0], *call)
         else:
             handle = submit.grouped_allreduce(places, places, *call)
-        return self._awaiting(handle, lambda: _put_back(tensors, places))
+        return self._awaiting(handle, lambda: _put_back(tensors, places), tensors)
 
     allreduce_coalesced = allreduce
 
@@ -149,7 +149,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
                 deal(outputs, received, rows)
             return [output for outputs in output_lists for output in outputs]
 
-        return self._work(gathering.poll, wait_result)
+        return self._work(gathering.poll, wait_result, inputs)
 
     allgather_coalesced = allgather
 
@@ -171,7 +171,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
                 for output, (received, _) in zip(outputs, gathering.wait_with_rows())
             ]
 
-        return self._work(gathering.poll, wait_result)
+        return self._work(gathering.poll, wait_result, inputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -210,7 +210,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
             [flat(source) for source in inputs],
             *(self._next(), how.op, how.prescale, 1.0, self._process_set, _lazy(opts)),
         )
-        return self._work(pending.poll, lambda: list(map(fill, outputs, pending.wait())))
+        return self._work(pending.poll, lambda: list(map(fill, outputs, pending.wait())), inputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -265,7 +265,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
         """Waits for all members."""
         number = registered_id(self._process_set)
         handle = _native.barrier(f"barrier.{self._next()}", _lazy(opts), number)
-        return self._awaiting(handle, list)
+        return self._awaiting(handle, list, [])
 
     def send(self, tensors: Tensors, destination: int, tag: int) -> RondeWork:
         """Sends a tensor to the other member of a group of two."""
@@ -297,25 +297,28 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
         # `noname` tells the engine that this name is never reused.
         return f"noname.torch.{self._name}.{next(self._calls)}"
 
-    def _work(self, is_done: Callable[[], bool], wait_result: Callable[[], Tensors]) -> RondeWork:
-        work = RondeWork(self._tracker, is_done, wait_result)
+    def _work(
+        self, is_done: Callable[[], bool], wait_result: Callable[[], Tensors], like: Tensors
+    ) -> RondeWork:
+        device = like[0].device if like else torch.device("cpu")
+        work = RondeWork(self._tracker, is_done, wait_result, device)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
 
-    def _awaiting(self, handle: int, results: Callable[[], Tensors]) -> RondeWork:
+    def _awaiting(self, handle: int, results: Callable[[], Tensors], like: Tensors) -> RondeWork:
         def wait_result() -> Tensors:
             synchronize(handle)
             return results()
 
-        return self._work(lambda: poll(handle), wait_result)
+        return self._work(lambda: poll(handle), wait_result, like)
 
     def _back(self, work: RondeWork, tensor: torch.Tensor, place: torch.Tensor) -> RondeWork:
         def wait_result() -> Tensors:
             work.wait()
             return _put_back([tensor], [place])
 
-        return self._work(work.is_completed, wait_result)
+        return self._work(work.is_completed, wait_result, [tensor])
 
     def _gathering(self, inputs: Tensors, opts: Any) -> Any:
         sources = [movable(each) for each in inputs]
@@ -330,7 +333,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
             deal(places, *pending.wait_with_rows())
             return list(places)
 
-        return self._work(pending.poll, wait_result)
+        return self._work(pending.poll, wait_result, [source])
 
     def _lengths(self, tensor: torch.Tensor, splits: Sequence[int] | None) -> list[int]:
         """How many elements are sent to, or received from, each rank."""
@@ -346,7 +349,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
             ((received, rows),) = gathering.wait_with_rows()
             return [fill(tensor, how.of(torch.split(received, rows)))]
 
-        return self._work(gathering.poll, wait_result)
+        return self._work(gathering.poll, wait_result, [tensor])
 
     def _shares_of_allreduce(self, outputs: Tensors, inputs: Tensors, opts: Any) -> RondeWork:
         wholes = [flat(source).clone() for source in inputs]
@@ -357,7 +360,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
             shares = (whole.chunk(self.size())[self.rank()] for whole in wholes)
             return list(map(fill, outputs, shares))
 
-        return self._work(work.is_completed, wait_result)
+        return self._work(work.is_completed, wait_result, outputs)
 
     def _point_to_point(
         self, tensors: Tensors, source: int, destination: int, tag: int
@@ -377,7 +380,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
         place = submit.readable(tensor).detach()
         row = movable(place)
         handle = submit.broadcast(row, row, self._ranks[root], name, self._process_set, lazy)
-        return self._awaiting(handle, lambda: _put_back([tensor], [place]))
+        return self._awaiting(handle, lambda: _put_back([tensor], [place]), tensors)
 
 
 def _lazy(options: Any) -> bool:

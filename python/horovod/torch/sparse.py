@@ -47,8 +47,8 @@ class SparseReduction:
 
 def sparse_zeros(parameter: torch.Tensor, sparse_dim: int) -> torch.Tensor:
     """A sparse tensor without entries, of the shape and type of a parameter."""
-    indices = torch.empty((sparse_dim, 0), dtype=torch.int64)
-    values = torch.empty((0, *parameter.shape[sparse_dim:]), dtype=parameter.dtype)
+    indices = torch.empty((sparse_dim, 0), dtype=torch.int64, device=parameter.device)
+    values = parameter.new_empty((0, *parameter.shape[sparse_dim:]))
     return sparse_tensor(indices, values, parameter.shape)
 
 

@@ -172,8 +172,8 @@ def check_tensor(value: object) -> None:
 def in_place(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself, if the native module can write to it."""
     check_tensor(tensor)
-    if not tensor.is_cpu:
-        raise _not_on_cpu(tensor)
+    if not (tensor.is_cpu or tensor.is_cuda):
+        raise _wrong_device(tensor)
     if tensor.layout is not torch.strided or not tensor.is_contiguous():
         raise _not_contiguous(tensor)
     return tensor
@@ -182,8 +182,8 @@ def in_place(tensor: torch.Tensor) -> torch.Tensor:
 def readable(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself, or a contiguous copy of one that is not."""
     check_tensor(tensor)
-    if not tensor.is_cpu:
-        raise _not_on_cpu(tensor)
+    if not (tensor.is_cpu or tensor.is_cuda):
+        raise _wrong_device(tensor)
     if tensor.layout is not torch.strided:
         raise _not_contiguous(tensor)
     return tensor if tensor.is_contiguous() else tensor.detach().contiguous()
@@ -229,9 +229,9 @@ def _not_a_tensor(value: object) -> TypeError:
     return TypeError(f"horovod.torch takes torch tensors, but this is a `{name}`; {advice}")
 
 
-def _not_on_cpu(tensor: torch.Tensor) -> ValueError:
+def _wrong_device(tensor: torch.Tensor) -> ValueError:
     return ValueError(
-        f"horovod.torch takes CPU tensors only in this release, but this one is on "
+        f"horovod.torch takes tensors on the CPU or on an NVIDIA GPU, but this one is on "
         f"`{tensor.device}`; move it with `.cpu()` first"
     )
 

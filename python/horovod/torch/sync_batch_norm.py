@@ -66,7 +66,7 @@ class SyncBatchNorm(_BatchNorm):
         """Normalize a batch; in training, all ranks must call it.
 
         Args:
-            input: Tensor on the CPU with at least 2 dimensions, channels in dimension 1.
+            input: Tensor with at least 2 dimensions, channels in dimension 1.
 
         Returns:
             The normalized tensor, of the same shape.
@@ -107,21 +107,27 @@ class SyncBatchNorm(_BatchNorm):
         mean, variance, elements = moments
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
-        momentum = self.momentum
-        if momentum is None:
-            momentum = 1.0 / float(self.num_batches_tracked or 1)
         unbiased = variance * (elements / (elements - 1))
         for running, new in ((self.running_mean, mean), (self.running_var, unbiased)):
             if running is not None:
-                running.mul_(1.0 - momentum).add_(new.to(running.dtype), alpha=momentum)
+                running.lerp_(new.to(running.dtype), self._weight_of_batch(running))
+
+    def _weight_of_batch(self, running: torch.Tensor) -> Any:
+        if self.momentum is not None:
+            return self.momentum
+        batches = self.num_batches_tracked
+        return 1.0 if batches is None else batches.to(running.dtype).clamp(min=1).reciprocal()
 
 
 class _Moments(NamedTuple):
-    """The moments of each channel over the batches of all ranks; in float64."""
+    """The moments of each channel over the batches of all ranks; in float64.
+
+    The number of elements is a tensor, because reading it would make the host wait for a GPU.
+    """
 
     mean: torch.Tensor
     variance: torch.Tensor
-    elements: int
+    elements: torch.Tensor
 
 
 def _moments(wide: torch.Tensor) -> _Moments:
@@ -130,13 +136,14 @@ def _moments(wide: torch.Tensor) -> _Moments:
     mean = _sum(wide) / max(count, 1)
     spread = _sum((wide - _per_channel(mean, wide)).square_()).double()
     mean = mean.double()
-    own = torch.cat([mean * count, spread + mean.square() * count, mean.new_tensor([count])])
+    own = torch.cat([mean * count, spread + mean.square() * count, mean.new_full((1,), count)])
     total = _reduced("", own)
-    elements = int(total[-1])
-    if elements < 2:
+    elements = total[-1]
+    # If this rank has two, all ranks together have.
+    if count < 2 and elements < 2:
         raise ValueError(
             "Expected more than 1 value per channel when training, but all ranks together have "
-            f"{elements}; this rank's input is of shape {list(wide.shape)}"
+            f"{int(elements)}; this rank's input is of shape {list(wide.shape)}"
         )
     mean, square = total[:channels] / elements, total[channels:-1] / elements
     return _Moments(mean, (square - mean.square()).clamp_(min=0.0), elements)

@@ -2,7 +2,8 @@
 
 A work completes in the thread that waits for it. If the caller wants a future instead, as
 DistributedDataParallel does, the thread of the group's `WorkTracker` waits for one work after the
-other, in the order of submission, which is the same on all ranks.
+other, in the order of submission, which is the same on all ranks. On a GPU that thread has a stream
+of its own, so that other streams wait only for what they use.
 """
 
 from __future__ import annotations
@@ -26,10 +27,17 @@ class RondeWork(Work):
     """
 
     def __init__(
-        self, tracker: WorkTracker, is_done: Callable[[], bool], wait_result: Callable[[], Tensors]
+        self,
+        tracker: WorkTracker,
+        is_done: Callable[[], bool],
+        wait_result: Callable[[], Tensors],
+        device: torch.device,
     ) -> None:
         super().__init__()
         self._tracker = tracker
+        self.device = device
+        # Behind the results, on the stream of the thread that has waited for them.
+        self._written: torch.cuda.Event | None = None
         self._is_done = is_done
         self._wait_result: Callable[[], Tensors] | None = wait_result
         self._results: Tensors = []
@@ -40,10 +48,15 @@ class RondeWork(Work):
         tracker.pending.add(self)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Waits until the results have been written; raises the error if it failed."""
+        """Waits until the results have been written; raises the error if it failed.
+
+        On a GPU, the current stream waits, not the host.
+        """
         self.complete()
         if self._error is not None:
             raise self._error
+        if self._written is not None:
+            torch.cuda.current_stream(self.device).wait_event(self._written)
         return True
 
     def synchronize(self) -> None:
@@ -80,7 +93,7 @@ class RondeWork(Work):
         """A future for the tensors that will be written."""
         with self._lock:
             if self._future is None:
-                self._completion = torch.futures.Future()
+                self._completion = torch.futures.Future(devices=self._gpus())
                 # Native code such as a backward pass sees an error only if a callback of the future
                 # raises it; after `set_exception` it would read a result.
                 self._future = self._completion.then(self._outcome)
@@ -95,6 +108,8 @@ class RondeWork(Work):
             try:
                 # An interrupted wait changes nothing: the work is still in flight.
                 self._results = self._wait_result()
+                if self.device.type == "cuda":
+                    self._written = torch.cuda.current_stream(self.device).record_event()
             except Exception as error:
                 self._error = error
             self._wait_result = None
@@ -102,12 +117,19 @@ class RondeWork(Work):
 
     def complete_future(self) -> None:
         """Waits, and completes the future."""
-        self.complete()
+        if self.device.type == "cuda":
+            with torch.cuda.stream(self._tracker.stream(self.device)):
+                self.complete()
+        else:
+            self.complete()
         self._completion.set_result(None)
 
+    def _gpus(self) -> Any:
+        return [self.device] if self.device.type == "cuda" else None
+
     def _outcome(self, _completion: Any) -> Tensors:
-        if self._error is not None:
-            raise self._error
+        # The future runs this on a stream of its own, which its readers wait for.
+        self.wait()
         return self._results
 
 
@@ -119,6 +141,7 @@ class WorkTracker:
         self.pending: set[RondeWork] = set()
         self._name = name
         self._lock = threading.Lock()
+        self._stream: torch.cuda.Stream | None = None
         self._queue: queue.SimpleQueue[RondeWork | None] | None = None
 
     def watch(self, work: RondeWork) -> None:
@@ -131,6 +154,12 @@ class WorkTracker:
                     target=_complete_all, args=(self._queue,), name=self._name, daemon=True
                 ).start()
             self._queue.put(work)
+
+    def stream(self, device: torch.device) -> torch.cuda.Stream:
+        """The stream of the thread, on the GPU of the works."""
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call, unused-ignore]
+        return self._stream
 
     def close(self) -> None:
         """Ends the thread once everything queued has completed."""
@@ -146,7 +175,11 @@ def together(tracker: WorkTracker, works: Sequence[RondeWork]) -> RondeWork:
     def wait_result() -> Tensors:
         return [tensor for work in works for tensor in work.result()]
 
-    return RondeWork(tracker, lambda: all(work.is_completed() for work in works), wait_result)
+    def is_done() -> bool:
+        return all(work.is_completed() for work in works)
+
+    device = works[0].device if works else torch.device("cpu")
+    return RondeWork(tracker, is_done, wait_result, device)
 
 
 def _complete_all(works: queue.SimpleQueue[RondeWork | None]) -> None:

@@ -1,10 +1,14 @@
-"""PyTorch: every collective, in every form."""
+"""PyTorch: every collective, in every form; on the CPU, or on a GPU that ranks may share."""
+
+import os
 
 import numpy as np
 import torch
 
 import horovod.torch as hvd
 from frameworks.framework import INTEGERS, Framework
+
+DEVICE = "cuda" if os.environ.get("RONDE_TEST_DEVICE") == "gpu" else "cpu"
 
 _PLACE = ("plain", "async", "in place", "async in place")
 _SUFFIXES = {"plain": "", "async": "_async", "in place": "_", "async in place": "_async_"}
@@ -38,15 +42,19 @@ class Torch(Framework):
 
     def start(self):
         torch.set_num_threads(1)
+        if DEVICE == "cuda":
+            torch.cuda.set_device(int(os.environ["HOROVOD_LOCAL_RANK"]) % torch.cuda.device_count())
+            torch.set_default_device(DEVICE)
 
     def seed(self):
         torch.manual_seed(1)
 
     def tensor(self, array, dtype="float32"):
-        return torch.as_tensor(np.array(array)).to(getattr(torch, dtype))
+        # The default device is only that of the main thread.
+        return torch.as_tensor(np.array(array), device=DEVICE).to(getattr(torch, dtype))
 
     def values(self, tensor):
-        tensor = tensor.detach()
+        tensor = tensor.detach().cpu()
         return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy().copy()
 
     def dtype(self, tensor):

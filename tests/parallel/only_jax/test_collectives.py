@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import horovod.jax as hvd
-from horovod.jax import eager, traced
+from horovod.jax import eager, order, traced
 
 RANK = int(os.environ.get("HOROVOD_RANK", "0"))
 SIZE = int(os.environ.get("HOROVOD_SIZE", "1"))
@@ -132,14 +132,32 @@ def test_unsupported_reductions_are_rejected():
 
 
 def test_without_a_native_handler_programs_call_back(monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     monkeypatch.setattr(traced, "_natively", traced._by_callback)
     monkeypatch.setattr(eager, "_noted", [])
     tree = {"x": own((3,)), "n": own((2,), jnp.int32)}
     program = jax.jit(lambda tree: hvd.allreduce(tree, hvd.Sum))
-    with pytest.warns(UserWarning, match="arrays on gpu go through host memory"):
+    with pytest.warns(UserWarning, match="arrays on tpu go through host memory$"):
         result = jax.block_until_ready(program(tree))
     assert all((leaf == everyone().sum()).all() for leaf in jax.tree.leaves(result))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         jax.block_until_ready(program(tree))
+
+
+def test_programs_whose_calls_are_in_order_compute_the_same(monkeypatch):
+    if jax.__version_info__ < order.OLDEST:
+        pytest.skip("in this JAX, traces cannot be told apart")
+    monkeypatch.setattr(order, "is_needed", lambda: True)
+
+    def loss(x):
+        total = hvd.allreduce(x, hvd.Sum)
+        least = hvd.allreduce(x, hvd.Average)
+        _, steps = jax.lax.scan(lambda c, _: (c, hvd.allreduce(c + x, hvd.Sum).sum()), x, length=2)
+        rows = hvd.allgather(x).sum() + hvd.reducescatter(jnp.ones((SIZE, 3)) * x, hvd.Sum).sum()
+        return total.sum() + least.sum() + steps.sum() + rows
+
+    value, slope = jax.jit(jax.value_and_grad(loss))(own((3,)))
+    total = everyone().sum()
+    np.testing.assert_allclose(value, 3 * (total + total / SIZE + 2 * 2 * total + 2 * total))
+    np.testing.assert_allclose(slope, np.full(3, SIZE + 1 + 2 * 2 * SIZE + 2 * SIZE))

@@ -266,3 +266,26 @@ def test_keras_callbacks_change_the_learning_rate_during_training():
     inputs, targets = np.ones([2, 1]), np.full([2, 1], 9.0)
     model.fit(inputs, targets, 2, 2, verbose=0, callbacks=[schedule])
     assert np.isclose(model.get_weights()[0].item(), 0.1 + 0.5 * (0.1 * 0.5) + 0.05)
+
+
+def test_keras_reads_values_that_numpy_cannot(monkeypatch):
+    import keras
+
+    import horovod.keras as hvd_keras
+
+    class OnGpu:
+        """Like a tensor of torch on a GPU."""
+
+        def __init__(self, value):
+            self.value = value
+
+        def __array__(self, *_, **__):
+            raise TypeError("copy it to host memory first")
+
+    monkeypatch.setattr(keras.ops, "convert_to_numpy", lambda tensor: np.array(tensor.value))
+    value = OnGpu([RANK + 1.0] * SIZE)
+    total = SIZE * (SIZE + 1) / 2
+    assert hvd_keras.allreduce(value, average=None, op=hvd_keras.Sum).tolist() == [total] * SIZE
+    assert hvd_keras.broadcast(value, SIZE - 1).tolist() == [SIZE] * SIZE
+    assert len(hvd_keras.allgather(value)) == SIZE**2
+    assert hvd_keras.reducescatter(value, op=hvd_keras.Sum).tolist() == [total]

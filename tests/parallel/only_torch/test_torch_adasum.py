@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from frameworks.torch import DEVICE
 from world import adasum
 
 import horovod.torch as hvd
@@ -18,7 +19,7 @@ def network(seed=0):
 
 
 def batch(step, rank):
-    generator = torch.Generator().manual_seed(1000 * step + rank)
+    generator = torch.Generator(DEVICE).manual_seed(1000 * step + rank)
     return torch.randn(4, 6, generator=generator)
 
 
@@ -54,7 +55,7 @@ def test_the_optimizer_combines_what_each_rank_does_to_the_weights(kind):
         with torch.no_grad():
             for index, start in enumerate(before):
                 replicas = [list(copy.parameters())[index] for copy in copies]
-                delta = adasum([(replica - start).numpy() for replica in replicas])
+                delta = adasum([(replica - start).cpu().numpy() for replica in replicas])
                 for replica in replicas:
                     replica.copy_(start + torch.from_numpy(delta).to(start.dtype))
     for ours, expected in zip(model.parameters(), copies[0].parameters()):

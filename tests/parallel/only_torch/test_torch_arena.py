@@ -7,6 +7,7 @@ import os
 
 import pytest
 import torch
+from frameworks.torch import DEVICE
 
 import horovod.torch as hvd
 from horovod import _native
@@ -28,7 +29,7 @@ def network():
 
 
 def batches(steps):
-    generator = torch.Generator().manual_seed(hvd.rank())
+    generator = torch.Generator(DEVICE).manual_seed(hvd.rank())
     return [torch.randn(4, 64, generator=generator) for _ in range(steps)]
 
 

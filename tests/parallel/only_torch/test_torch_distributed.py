@@ -6,6 +6,7 @@ import os
 import pytest
 import torch
 import torch.distributed as dist
+from frameworks.torch import DEVICE
 
 import horovod.torch as hvd
 from horovod.common.process_sets import register_together
@@ -103,7 +104,7 @@ def test_coalesced_reductions():
     with dist.distributed_c10d._coalescing_manager():
         for tensor in tensors[:2]:
             dist.all_reduce(tensor)
-    with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu")) as works:
+    with dist.distributed_c10d._coalescing_manager(device=torch.device(DEVICE)) as works:
         work = dist.group.WORLD.allreduce([tensors[2]])
     assert work.is_completed()
     assert works is not None

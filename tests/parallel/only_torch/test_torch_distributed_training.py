@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from frameworks.torch import DEVICE
 from torch.nn.parallel import DistributedDataParallel
 
 import horovod.torch as hvd
@@ -20,7 +21,7 @@ def network():
 
 def batches(steps=4, rows=5):
     """For each step, the rows of all ranks."""
-    generator = torch.Generator().manual_seed(7)
+    generator = torch.Generator(DEVICE).manual_seed(7)
     for _ in range(steps):
         inputs = torch.randn(hvd.size() * rows, 6, generator=generator, dtype=torch.float64)
         targets = torch.randn(hvd.size() * rows, 2, generator=generator, dtype=torch.float64)
@@ -123,7 +124,7 @@ def test_fsdp2_trains_like_one_process():
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", (hvd.size(),))
+    mesh = init_device_mesh(DEVICE, (hvd.size(),))
     model = network()
     for layer in model:
         if isinstance(layer, torch.nn.Linear):
@@ -140,7 +141,7 @@ def test_dtensors():
     tensor = dtensor()
     from torch.distributed.device_mesh import init_device_mesh
 
-    mesh = init_device_mesh("cpu", (hvd.size(),))
+    mesh = init_device_mesh(DEVICE, (hvd.size(),))
     torch.manual_seed(5)
     left, right = torch.randn(4 * hvd.size(), 6), torch.randn(6, 2 * hvd.size())
     rows = tensor.distribute_tensor(left, mesh, [tensor.Shard(0)])
@@ -159,7 +160,7 @@ def test_a_mesh_of_two_dimensions():
     tensor = dtensor()
     from torch.distributed.device_mesh import init_device_mesh
 
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner"))
+    mesh = init_device_mesh(DEVICE, (2, 2), mesh_dim_names=("outer", "inner"))
     whole = torch.arange(64.0).reshape(8, 8)
     spread = tensor.distribute_tensor(whole, mesh, [tensor.Shard(0), tensor.Shard(1)])
     assert spread.to_local().shape == (4, 4)

@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 import torch
+from frameworks.torch import DEVICE
 from training import assert_same_bits_everywhere, batches, flat, loss_of, network, train
 
 import horovod.torch as hvd
@@ -276,7 +277,7 @@ def test_gradients_in_another_memory_format():
     torch.manual_seed(0)
     model = torch.nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)
     optimizer = sgd(model)
-    generator = torch.Generator().manual_seed(hvd.rank())
+    generator = torch.Generator(DEVICE).manual_seed(hvd.rank())
     images = torch.randn(2, 3, 5, 5, generator=generator)
     for _ in range(3):
         optimizer.zero_grad()

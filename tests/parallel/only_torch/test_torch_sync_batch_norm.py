@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from frameworks.torch import DEVICE
 
 import horovod.torch as hvd
 
@@ -20,7 +21,7 @@ def rows(uneven):
 def batches(shape, dtype=torch.float32, uneven=False):
     """The whole batch and the gradient of its output, and this rank's part of both."""
     counts = rows(uneven)
-    generator = torch.Generator().manual_seed(3)
+    generator = torch.Generator(DEVICE).manual_seed(3)
     whole = torch.randn(2, sum(counts), CHANNELS, *shape, generator=generator)
     inputs, grads = (whole[0] * 2 + 3).to(dtype), whole[1].to(dtype)
     own = [each.split(counts)[hvd.rank()].clone() for each in (inputs, grads)]
@@ -103,7 +104,7 @@ def test_a_model_in_bfloat16_keeps_its_types():
 
 def test_a_large_mean_does_not_cancel_the_variance():
     _, synced = layers(2, affine=False)
-    generator = torch.Generator().manual_seed(hvd.rank())
+    generator = torch.Generator(DEVICE).manual_seed(hvd.rank())
     outputs = synced(torch.randn(1000, CHANNELS, generator=generator) + 3000.0)
     variance = hvd.allreduce(outputs.double().square().mean(0))
     assert torch.allclose(variance, torch.ones(CHANNELS, dtype=torch.float64), rtol=1e-3)
@@ -111,7 +112,7 @@ def test_a_large_mean_does_not_cancel_the_variance():
 
 def test_a_rank_may_have_an_empty_batch():
     plain, synced = layers(3)
-    generator = torch.Generator().manual_seed(3)
+    generator = torch.Generator(DEVICE).manual_seed(3)
     inputs, grads = torch.randn(2, 8, CHANNELS, 5, generator=generator)
     outputs, input_grads = run(plain, inputs, grads)
     mine = slice(0, 8) if hvd.rank() == 1 else slice(0, 0)
@@ -168,7 +169,7 @@ def test_training_matches_one_rank_on_the_whole_batch():
         torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model.named_parameters()
     )
     plain = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
-    generator = torch.Generator().manual_seed(7)
+    generator = torch.Generator(DEVICE).manual_seed(7)
     for _ in range(10):
         whole = torch.randn(2 * hvd.size(), 2, 8, 8, generator=generator)
         own = whole[2 * hvd.rank() : 2 * hvd.rank() + 2]
@@ -185,7 +186,7 @@ def test_training_matches_one_rank_on_the_whole_batch():
 def test_it_works_in_a_compiled_model():
     model = torch.nn.Sequential(torch.nn.Linear(3, CHANNELS), hvd.SyncBatchNorm(CHANNELS))
     hvd.broadcast_parameters(model.state_dict(), 0)
-    own = torch.randn(4, 3, generator=torch.Generator().manual_seed(hvd.rank()))
+    own = torch.randn(4, 3, generator=torch.Generator(DEVICE).manual_seed(hvd.rank()))
     model(own).square().sum().backward()
     expected = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()

@@ -9,6 +9,7 @@ import warnings
 
 import pytest
 import torch
+from frameworks.torch import DEVICE
 from torch.utils.checkpoint import checkpoint
 from training import assert_same_bits_everywhere, batches, flat, loss_of, network, train
 
@@ -50,7 +51,7 @@ def test_a_scaler_steps_with_reduced_gradients(inner, groups):
     except (RuntimeError, TypeError):
         pytest.skip("this torch has no fused optimizer on CPUs")
     optimizer = distributed(model, wrapped, groups=groups)
-    scaler = GRAD_SCALER("cpu", init_scale=1024.0)
+    scaler = GRAD_SCALER(DEVICE, init_scale=1024.0)
     for _, own in batches(10):
         optimizer.zero_grad()
         scaler.scale(loss_of(model, own)).backward()
@@ -65,7 +66,7 @@ def test_a_scaler_steps_with_reduced_gradients(inner, groups):
 def test_a_scaler_accepts_gradients_that_the_user_has_reduced_and_clipped():
     model, alone = network(), network()
     optimizer, plain = distributed(model), sgd(alone)
-    scaler = GRAD_SCALER("cpu", init_scale=1024.0)
+    scaler = GRAD_SCALER(DEVICE, init_scale=1024.0)
     for whole, own in batches(10):
         optimizer.zero_grad()
         scaler.scale(loss_of(model, own)).backward()
@@ -89,7 +90,7 @@ def test_a_scaler_accepts_gradients_that_the_user_has_reduced_and_clipped():
 def test_infinities_on_one_rank_make_all_ranks_skip_the_step():
     model = network()
     optimizer = distributed(model)
-    scaler = GRAD_SCALER("cpu", init_scale=1024.0)
+    scaler = GRAD_SCALER(DEVICE, init_scale=1024.0)
     for turn, (_, own) in enumerate(batches(4)):
         optimizer.zero_grad()
         before = flat(model).clone()
@@ -112,7 +113,7 @@ def test_autocast_to_bfloat16_keeps_ranks_equal():
     losses = []
     for whole, own in batches(30):
         optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
             output = model(own)
         assert output.dtype == torch.bfloat16
         (output.float() - own[:, :2].sin()).square().mean().backward()

@@ -1,6 +1,7 @@
 """A small model, batches and training steps, shared by the tests of optimizers."""
 
 import torch
+from frameworks.torch import DEVICE
 
 import horovod.torch as hvd
 
@@ -13,14 +14,14 @@ def network(seed=0):
 
 
 def batches(steps, per_rank=4):
-    generator = torch.Generator().manual_seed(7)
+    generator = torch.Generator(DEVICE).manual_seed(7)
     for _ in range(steps):
         whole = torch.randn(hvd.size() * per_rank, 6, generator=generator)
         yield whole, whole[hvd.rank() * per_rank : (hvd.rank() + 1) * per_rank]
 
 
 def batch(rank, step):
-    return torch.randn(4, 6, generator=torch.Generator().manual_seed(100 * rank + step))
+    return torch.randn(4, 6, generator=torch.Generator(DEVICE).manual_seed(100 * rank + step))
 
 
 def loss_of(model, data):

@@ -160,6 +160,7 @@ fn job(
         cwd: std::env::current_dir().map_err(|error| no_folder(&error))?,
         program: bench_job.program.to_owned(),
         start_timeout: START_TIMEOUT,
+        gpus_per_rank: None,
         output: OutputOptions::default(),
         // There is nothing to fetch: the plan is on the command line.
         function: Some(Arc::from([])),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ronde_control::doctor::{
     ClockOffset, DoctorReport, Facts, Finding, Gpus, HostReport, Limit, Severity, Speed,
 };
-use ronde_control::{VERSION, counted};
+use ronde_control::{CudaVersion, NcclVersion, VERSION, counted};
 
 use crate::tables::{plain, plain_or_transposed};
 
@@ -26,6 +26,10 @@ pub(super) fn text(report: &DoctorReport, taken: Duration, width: Option<u16>) -
     text += &plain_or_transposed(&software(&report.hosts), width);
     text += "\n";
     text += &plain_or_transposed(&machines(&report.hosts), width);
+    if has_gpus(&report.hosts) {
+        text += "\n";
+        text += &plain_or_transposed(&gpus(&report.hosts), width);
+    }
     if !report.speeds.is_empty() {
         text += "\n";
         text += &match report.hosts.len() <= MATRIX {
@@ -93,12 +97,43 @@ fn machines(hosts: &[HostReport]) -> Vec<Vec<String>> {
             fact(|facts| shown(facts.shm_bytes.map(gibibytes))),
             fact(|facts| limit(facts.limits.files)),
             fact(|facts| limit(facts.limits.processes)),
-            fact(|facts| gpus(&facts.gpus)),
+            fact(|facts| models(&facts.gpus)),
             shown(host.clock.map(clock)),
             shown((!addresses.is_empty()).then(|| addresses.join(", "))),
         ]
     };
     with_header(&header, hosts.iter().map(row))
+}
+
+fn has_gpus(hosts: &[HostReport]) -> bool {
+    let mut facts = hosts.iter().filter_map(|host| host.facts.as_ref());
+    facts.any(|facts| !facts.gpus.devices.is_empty())
+}
+
+fn gpus(hosts: &[HostReport]) -> Vec<Vec<String>> {
+    let header = ["host", "GPU memory", "free", "driver", "CUDA", "NCCL", "NCCL is in"];
+    let row = |host: &HostReport| {
+        let fact = |show: fn(&Gpus) -> Option<String>| {
+            shown(host.facts.as_ref().and_then(|facts| show(&facts.gpus)))
+        };
+        vec![
+            host.name.clone(),
+            fact(|gpus| span(gpus.devices.iter().map(|gpu| gpu.memory_bytes))),
+            fact(|gpus| span(gpus.devices.iter().filter_map(|gpu| gpu.free_bytes))),
+            fact(|gpus| gpus.driver.clone()),
+            fact(|gpus| Some(CudaVersion(gpus.cuda.as_ref()?.version?).to_string())),
+            fact(|gpus| Some(NcclVersion(gpus.nccl.as_ref()?.version?).to_string())),
+            fact(|gpus| gpus.nccl.as_ref()?.path.clone()),
+        ]
+    };
+    with_header(&header, hosts.iter().map(row))
+}
+
+/// The least and the most of these amounts of memory.
+fn span(amounts: impl Iterator<Item = u64>) -> Option<String> {
+    let amounts: Vec<u64> = amounts.filter(|bytes| *bytes > 0).collect();
+    let (least, most) = (gibibytes(*amounts.iter().min()?), gibibytes(*amounts.iter().max()?));
+    Some(if least == most { least } else { format!("{least} to {most}") })
 }
 
 /// A table with the speed from each row to each column, and the round-trip time.
@@ -188,14 +223,14 @@ fn limit(limit: Limit) -> String {
     limit.soft.map_or_else(|| "unlimited".into(), |soft| soft.to_string())
 }
 
-fn gpus(gpus: &Gpus) -> String {
+fn models(gpus: &Gpus) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for gpu in &gpus.devices {
         *counts.entry(&gpu.name).or_default() += 1;
     }
     let listed = counts.iter().map(|(name, count)| format!("{count} × {name}"));
     let listed = listed.collect::<Vec<_>>().join(", ");
-    shown((!listed.is_empty()).then_some(listed))
+    if listed.is_empty() { "none".into() } else { listed }
 }
 
 fn clock(clock: ClockOffset) -> String {
@@ -221,7 +256,7 @@ fn speed(speed: &Speed) -> String {
 mod tests {
     use super::*;
     use ronde_control::doctor::{
-        Address, Cpus, Gpu, HostProblem, MemoryInfo, ProcessLimits, Python,
+        Address, Cpus, GpuInfo, GpuLibrary, HostProblem, MemoryInfo, ProcessLimits, Python,
     };
 
     fn host(name: &str) -> HostReport {
@@ -231,7 +266,21 @@ mod tests {
             packages: [("ronde".into(), "0.1.0".into()), ("torch".into(), "2.9.0".into())].into(),
             ..Python::default()
         };
-        let gpu = Gpu { name: "NVIDIA H200".into(), memory: "143771 MiB".into() };
+        let gpu = |free: u64| GpuInfo {
+            name: "NVIDIA H200".into(),
+            memory_bytes: 140 << 30,
+            free_bytes: Some(free << 30),
+        };
+        let library = |version, path: &str| {
+            Some(GpuLibrary { version: Some(version), path: Some(path.into()), problem: None })
+        };
+        let gpus = Gpus {
+            devices: vec![gpu(139), gpu(90)],
+            driver: Some("580.65.06".into()),
+            cuda: library(13_000, "/lib/libcuda.so.1"),
+            nccl: library(23_007, "/venv/libnccl.so.2"),
+            ..Gpus::default()
+        };
         HostReport {
             name: name.into(),
             slots: 4,
@@ -246,7 +295,7 @@ mod tests {
                 memory: MemoryInfo { total_bytes: 16 << 30, available_bytes: 700 << 20 },
                 shm_bytes: Some(64 << 20),
                 limits: ProcessLimits { files: limit(Some(1024)), processes: limit(None) },
-                gpus: Gpus { devices: vec![gpu; 2], ..Gpus::default() },
+                gpus,
                 python,
                 ..Facts::default()
             }),
@@ -300,6 +349,11 @@ mod tests {
         a          4      8     16.0 GiB  700 MiB  64 MiB    1024   unlimited  2 × NVIDIA H200  -2.3 s  10.0.0.1 (eth0)
         b          4      8     16.0 GiB  700 MiB  64 MiB    1024   unlimited  2 × NVIDIA H200  -2.3 s  10.0.0.1 (eth0)
         node-lost  1      -     -         -        -         -      -          -                -       -
+
+        host       GPU memory  free                   driver     CUDA  NCCL    NCCL is in
+        a          140.0 GiB   90.0 GiB to 139.0 GiB  580.65.06  13.0  2.30.7  /venv/libnccl.so.2
+        b          140.0 GiB   90.0 GiB to 139.0 GiB  580.65.06  13.0  2.30.7  /venv/libnccl.so.2
+        node-lost  -           -                      -          -     -       -
 
         from \ to  a                   b                 node-lost
         a          -                   9.44 Gb/s, 58 µs  -

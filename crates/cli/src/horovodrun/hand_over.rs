@@ -17,7 +17,7 @@ use crate::settings;
 
 /// Replaces this process with another launcher, which runs the job; returns only if that fails.
 pub(super) fn hand_over(arguments: &Arguments, other: OtherLauncher, set: EnvVars) -> UserError {
-    let line = checked_slots(arguments, &set)
+    let line = checked_slots(arguments, other, &set)
         .and_then(|(hosts, slots)| line(arguments, other, (hosts, &slots), base_job(set)));
     line.map_or_else(|error| error, |line| mpi::become_it(&line))
 }
@@ -59,7 +59,7 @@ pub(super) fn delegated(
     other: OtherLauncher,
     set: EnvVars,
 ) -> Result<Delegated, UserError> {
-    let (hosts, slots) = checked_slots(arguments, &set)?;
+    let (hosts, slots) = checked_slots(arguments, other, &set)?;
     let ssh = arguments.ssh.options(Duration::ZERO);
     let methods = hosts::methods(&hosts, &slots, &hosts::hostname(), &ssh);
     let base = DelegatedJob { passed_on: delegated::PASSED_ON.to_vec(), ..base_job(set) };
@@ -76,10 +76,15 @@ pub(super) fn delegated(
 /// The hosts and the slots of the ranks, after checking the settings.
 fn checked_slots(
     arguments: &Arguments,
+    other: OtherLauncher,
     set: &EnvVars,
 ) -> Result<(Vec<Host>, Vec<Slot>), UserError> {
-    both(settings::check(set, first_files(arguments)), rank_slots(arguments))
-        .map(|(_, rank_slots)| rank_slots)
+    let settings = settings::check(set, first_files(arguments));
+    let (settings, rank_slots) = both(settings, rank_slots(arguments))?;
+    match arguments.gpus_per_rank.or(settings.gpus_per_rank) {
+        Some(_) => Err(mpi::no_gpus_per_rank(other)),
+        None => Ok(rank_slots),
+    }
 }
 
 /// A job with only the environment of the ranks filled in.

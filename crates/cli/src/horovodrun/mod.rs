@@ -14,7 +14,7 @@ use clap::builder::StyledStr;
 use clap::error::ErrorKind;
 use ronde_control::event::HostSourceKind;
 use ronde_control::job::JobSpec;
-use ronde_control::settings::HOROVOD_LOG_LEVEL;
+use ronde_control::settings::{HOROVOD_LOG_LEVEL, Launch};
 use ronde_control::{VERSION, printable};
 use ronde_launch::delegate::jsrun;
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
@@ -67,6 +67,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     mpi: MpiOptions,
     start_timeout: Option<u64>,
+    gpus_per_rank: Option<u32>,
     output_filename: Option<PathBuf>,
     event_log: Option<PathBuf>,
     prefix_output_with_timestamp: bool,
@@ -117,9 +118,7 @@ pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
         return print_stdout(&format!("{VERSION}\n"));
     }
     if arguments.check_build {
-        let python_path = std::env::var_os("PYTHONPATH");
-        let report = build_report::report(program, python_path.as_deref());
-        return print_stdout(&(if arguments.verbose { format!("\n{report}") } else { report }));
+        return print_stdout(&check_build(program, &arguments));
     }
     let result = match arguments.mpi.other() {
         Some(other) if arguments.elastic.is_wanted() => Err(mpi::not_elastic(other)),
@@ -134,6 +133,20 @@ pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
     match if called { result.and_then(with_function) } else { result } {
         Ok(job) => run(&job),
         Err(error) => report_error(&error, USAGE),
+    }
+}
+
+/// What this installation supports; with `--verbose`, after a blank line as in Horovod, and followed
+/// by what is known about GPUs.
+fn check_build(program: &Path, arguments: &Arguments) -> String {
+    let python_path = std::env::var_os("PYTHONPATH");
+    let gpus = ronde_launch::doctor::gpus(program).unwrap_or_default();
+    let report = build_report::report(program, python_path.as_deref(), &gpus);
+    match arguments.verbose {
+        true => {
+            format!("\n{report}{}", build_report::details(program, python_path.as_deref(), &gpus))
+        }
+        false => report,
     }
 }
 
@@ -253,8 +266,11 @@ fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
     })
 }
 
-fn job(program: &Path, arguments: Arguments, set: EnvVars) -> Result<Job, UserError> {
+fn job(program: &Path, mut arguments: Arguments, set: EnvVars) -> Result<Job, UserError> {
     let settings = settings::check(&set, first_files(&arguments));
+    if let Ok(Launch { gpus_per_rank, .. }) = &settings {
+        arguments.gpus_per_rank = arguments.gpus_per_rank.or(*gpus_per_rank);
+    }
     let usual = settings.as_ref().map_or(Duration::ZERO, |settings| settings.start_timeout);
     let start_timeout = arguments.start_timeout.map_or(usual, Duration::from_secs);
     let join_timeout = settings.as_ref().map_or(Duration::ZERO, |settings| settings.join_timeout);
@@ -275,6 +291,7 @@ fn job(program: &Path, arguments: Arguments, set: EnvVars) -> Result<Job, UserEr
         job_spec,
         hosts,
         start_timeout,
+        gpus_per_rank: arguments.gpus_per_rank,
         interfaces: arguments.network_interfaces.clone(),
         listen: listen(&arguments.network_interfaces)?,
         env: environment(set),
@@ -373,7 +390,7 @@ fn count(arguments: &Arguments) -> Result<Option<u32>, UserError> {
         None if arguments.elastic.discovers() || arguments.agents.are_wanted() => {
             CountBasis::Unknown
         }
-        None => CountBasis::Here,
+        None => CountBasis::Here { gpus_per_rank: arguments.gpus_per_rank.unwrap_or(1) },
     };
     wanted.count(&place).map(Some)
 }

@@ -58,6 +58,7 @@ pub(crate) fn start(
         .args(arguments)
         .args(command)
         .env(name, value)
+        .env_remove("CUDA_VISIBLE_DEVICES")
         .envs(env.iter().copied())
         .stdin(stdin)
         .stdout(Stdio::piped())

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Facts, Finding, HostReport, Severity};
+use super::{Facts, Finding, HostReport, Severity, gpus};
 use crate::{PACKAGE_VERSION, install};
 
 /// The packages that are compared, and how serious a difference is.
@@ -19,7 +19,7 @@ const PACKAGES: [(&str, Severity); 8] = [
 ];
 
 pub(super) fn findings(hosts: &[HostReport]) -> Vec<Finding> {
-    let with = |has: fn(&Facts) -> bool| -> Vec<KnownVersions<'_>> {
+    let with = |has: fn(&Facts) -> bool| -> Vec<KnownFacts<'_>> {
         let known =
             hosts.iter().filter_map(|host| Some((host.name.as_str(), host.facts.as_ref()?)));
         known.filter(|(_, facts)| has(facts)).collect()
@@ -42,25 +42,18 @@ pub(super) fn findings(hosts: &[HostReport]) -> Vec<Finding> {
         format!("use Python {wanted} everywhere: pickled objects may be incompatible")
     };
     findings.extend(differing(("Python", Severity::Warning), &pythons, minor, fix));
-    let all = with(|_| true);
-    let count = |facts: &Facts| Some(facts.gpus.devices.len().to_string());
-    let fix =
-        |_: &str| "check `nvidia-smi -L` there: a GPU may be hidden or have failed".to_owned();
-    findings.extend(differing(("the number of GPUs", Severity::Warning), &all, count, fix));
-    let driver = |facts: &Facts| facts.gpus.driver.clone();
-    let driven = with(|facts| facts.gpus.driver.is_some());
-    let fix = |wanted: &str| format!("install driver {wanted} everywhere");
-    findings.extend(differing(("NVIDIA's driver", Severity::Warning), &driven, driver, fix));
+    findings.extend(gpus::differences(&with(|_| true)));
     findings
 }
 
-type KnownVersions<'a> = (&'a str, &'a Facts);
+/// A host and its facts.
+pub(super) type KnownFacts<'a> = (&'a str, &'a Facts);
 
 /// Reports which hosts have what, unless all have the same. What most hosts have is taken as right;
 /// for Ronde, what the launcher has.
-fn differing(
+pub(super) fn differing(
     (thing, severity): (&str, Severity),
-    hosts: &[KnownVersions<'_>],
+    hosts: &[KnownFacts<'_>],
     value: impl Fn(&Facts) -> Option<String>,
     fix: impl Fn(&str) -> String,
 ) -> Option<Finding> {

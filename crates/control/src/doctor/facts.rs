@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::{CudaVersion, NcclVersion};
+
 /// A host, as its own agent sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
@@ -75,24 +77,65 @@ pub struct Limit {
     pub hard: Option<u64>,
 }
 
-/// The GPUs that `nvidia-smi` lists.
+/// GPUs, and the libraries for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpus {
-    /// One entry per GPU.
-    pub devices: Vec<Gpu>,
-    /// Version of the driver.
+    /// One entry per GPU of the host, as `nvidia-smi` or else the driver lists them.
+    pub devices: Vec<GpuInfo>,
+    /// How many of them `CUDA_VISIBLE_DEVICES` names there, if it is set.
+    pub visible: Option<u32>,
+    /// Version of the driver, if `nvidia-smi` is there.
     pub driver: Option<String>,
+    /// The driver's library, with the newest CUDA that it supports; `None` if it is not known,
+    /// because the Python there has no Ronde.
+    pub cuda: Option<GpuLibrary>,
+    /// NCCL; `None` for the same reason.
+    pub nccl: Option<GpuLibrary>,
+    /// Why these libraries could not be looked for, if that failed.
+    pub unknown: Option<String>,
     /// The error of `nvidia-smi`, if it failed.
     pub problem: Option<String>,
 }
 
-/// A GPU as `nvidia-smi` reports it.
+impl Gpus {
+    /// How many GPUs the ranks of the host see.
+    pub fn usable(&self) -> u32 {
+        let count = self.devices.len() as u32;
+        self.visible.map_or(count, |visible| visible.min(count))
+    }
+
+    /// Whether ranks would use NCCL: it and the driver are there, and new enough.
+    pub fn has_nccl(&self) -> bool {
+        let version = |library: &Option<GpuLibrary>| library.as_ref()?.version;
+        version(&self.cuda).map(CudaVersion) >= Some(CudaVersion::OLDEST)
+            && version(&self.nccl).map(NcclVersion) >= Some(NcclVersion::OLDEST)
+    }
+}
+
+/// A GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Gpu {
+pub struct GpuInfo {
     /// Product name.
     pub name: String,
-    /// Its memory, as `nvidia-smi` prints it.
-    pub memory: String,
+    /// All of its memory; 0 if it is not known.
+    pub memory_bytes: u64,
+    /// Memory that no process uses, if it is known.
+    #[serde(default)]
+    pub free_bytes: Option<u64>,
+}
+
+/// A library that ranks would open.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuLibrary {
+    /// Its version as one number, as NVIDIA writes it: 13000 is CUDA 13.0, and 22809 NCCL 2.28.9.
+    #[serde(default)]
+    pub version: Option<u32>,
+    /// The file that it is in.
+    #[serde(default)]
+    pub path: Option<String>,
+    /// Why it cannot be opened.
+    #[serde(default)]
+    pub problem: Option<String>,
 }
 
 /// A Python interpreter and its packages.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::facts::Facts;
+use super::gpus;
 use super::{Finding, HostReport, Severity};
 use crate::host_setup::HostProblem;
 use crate::{PACKAGE_VERSION, counted, install};
@@ -36,7 +37,7 @@ pub(super) fn findings(hosts: &[HostReport]) -> Vec<Finding> {
         if let Some(facts) = &host.facts {
             limits(host, facts, ranks, &mut found);
             memory_and_cpus(host, facts, &mut found);
-            gpus(host, facts, &mut found);
+            found.extend(gpus::findings(host, &facts.gpus));
             python(host, facts, &mut found);
         }
     }
@@ -119,27 +120,6 @@ fn memory_and_cpus(host: &HostReport, facts: &Facts, found: &mut Vec<Finding>) {
             format!("its `/dev/shm` has only {} MiB", shm >> 20),
             "Ronde does not need it, but PyTorch data loaders with workers do: \
              `--shm-size=8g` for a container, or `mount -o remount,size=8g /dev/shm`",
-        ));
-    }
-}
-
-fn gpus(host: &HostReport, facts: &Facts, found: &mut Vec<Finding>) {
-    if let Some(problem) = &facts.gpus.problem {
-        found.push(Finding::warning(
-            &host.name,
-            format!("`nvidia-smi` fails there: {problem}"),
-            "run it there to see why; after a driver update the host needs a restart",
-        ));
-    }
-    let (slots, count) = (host.slots, facts.gpus.devices.len() as u32);
-    if (1..slots).contains(&count) {
-        found.push(Finding::warning(
-            &host.name,
-            match count {
-                1 => format!("it has {slots} slots, but only one GPU"),
-                _ => format!("it has {slots} slots, but only {count} GPUs"),
-            },
-            format!("give it `:{count}` slots if each rank needs its own GPU"),
         ));
     }
 }

@@ -12,6 +12,7 @@
 
 mod agree;
 mod facts;
+mod gpus;
 mod machines;
 mod network;
 mod report;
@@ -22,7 +23,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-pub use facts::{Address, Cpus, Facts, Gpu, Gpus, Limit, MemoryInfo, ProcessLimits, Python};
+pub use facts::{
+    Address, Cpus, Facts, GpuInfo, GpuLibrary, Gpus, Limit, MemoryInfo, ProcessLimits, Python,
+};
 pub use report::{
     ClockOffset, DialAttempt, DoctorReport, Finding, HostPath, HostReport, Severity, Speed,
 };

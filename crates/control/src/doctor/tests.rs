@@ -362,17 +362,117 @@ fn missing_resources_are_reported_with_a_fix() {
 #[test]
 fn gpus_fewer_than_slots_or_than_elsewhere_are_reported() {
     let with = |count: usize, driver: &str| {
-        let devices = vec![Gpu { name: "NVIDIA H200".into(), memory: "143771 MiB".into() }; count];
-        let gpus = Gpus { devices, driver: Some(driver.into()), problem: None };
-        Facts { gpus, ..facts() }
+        let gpus = gpus(13_000, 23_007);
+        let devices = vec![gpus.devices[0].clone(); count];
+        Facts { gpus: Gpus { devices, driver: Some(driver.into()), ..gpus }, ..facts() }
     };
-    let report = examine([with(2, "570"), with(1, "560"), with(2, "570")]);
+    let report = examine([with(2, "570.86"), with(1, "560.1"), with(2, "570.124")]);
     let expected = [
         "Warning b: it has 2 slots, but only one GPU",
         "Warning b: the number of GPUs differs: 2 on `a`, `c`; 1 on `b`",
         "Warning b: NVIDIA's driver differs: 570 on `a`, `c`; 560 on `b`",
     ];
     assert_eq!(lines(&report), expected);
+    let mut hidden = with(2, "570.86");
+    hidden.gpus.visible = Some(0);
+    let report = examine([hidden, facts(), facts()]);
+    assert_eq!(
+        lines(&report),
+        ["Warning a: it has 2 slots, but only 0 GPUs in CUDA_VISIBLE_DEVICES"]
+    );
+}
+
+/// Two GPUs, and libraries with these versions.
+fn gpus(cuda: u32, nccl: u32) -> Gpus {
+    let library = |version, path: &str| {
+        Some(GpuLibrary { version: Some(version), path: Some(path.into()), problem: None })
+    };
+    let (memory_bytes, free_bytes) = (140 << 30, Some(139 << 30));
+    Gpus {
+        devices: vec![GpuInfo { name: "NVIDIA H200".into(), memory_bytes, free_bytes }; 2],
+        driver: Some("580.65".into()),
+        cuda: library(cuda, "libcuda.so.1"),
+        nccl: library(nccl, "libnccl.so.2"),
+        ..Gpus::default()
+    }
+}
+
+#[test]
+fn a_driver_or_an_nccl_that_cannot_be_used_is_reported_with_a_fix() {
+    let missing =
+        |problem: &str| Some(GpuLibrary { problem: Some(problem.into()), ..GpuLibrary::default() });
+    let host_memory = "so GPU tensors would go through host memory, which is slower";
+    for (gpus, what, fix) in [
+        (gpus(11_040, 21_400), String::new(), ""),
+        (
+            gpus(11_020, 21_805),
+            "its NVIDIA driver is too old: it supports CUDA 11.2, and Ronde needs 11.4".into(),
+            "update NVIDIA's driver",
+        ),
+        (
+            Gpus { devices: vec![], ..gpus(11_020, 21_805) },
+            "its NVIDIA driver is too old: it supports CUDA 11.2, and Ronde needs 11.4".into(),
+            "update NVIDIA's driver",
+        ),
+        (
+            Gpus { cuda: missing("libcuda.so.1: no such file"), ..gpus(0, 0) },
+            "it has GPUs, but ranks cannot use them: libcuda.so.1: no such file".into(),
+            "NVIDIA_DRIVER_CAPABILITIES",
+        ),
+        (
+            gpus(12_040, 21_304),
+            format!(
+                "NCCL 2.13.4 (`libnccl.so.2`) is too old, {host_memory}: Ronde needs 2.14.0 or newer"
+            ),
+            "`pip install --upgrade nvidia-nccl-cu12`",
+        ),
+        (
+            Gpus { nccl: missing("no file"), ..gpus(13_000, 0) },
+            format!("no NCCL, {host_memory}: no file"),
+            "`pip install --upgrade nvidia-nccl-cu13`",
+        ),
+        (Gpus { devices: vec![], cuda: missing("x"), ..gpus(0, 0) }, String::new(), ""),
+        (
+            Gpus {
+                cuda: None,
+                nccl: None,
+                unknown: Some("took longer than 2.5 s".into()),
+                ..gpus(0, 0)
+            },
+            "the program that looks for the driver and NCCL there took longer than 2.5 s".into(),
+            "--check-build --verbose",
+        ),
+    ] {
+        let host = HostReport { name: "a".into(), slots: 2, ..HostReport::default() };
+        let found = super::gpus::findings(&host, &gpus);
+        let text = found.first().map_or(("", ""), |it| (it.what.as_str(), it.fix.as_str()));
+        assert_eq!(text.0, what);
+        assert!(text.1.contains(fix), "{}", text.1);
+    }
+}
+
+#[test]
+fn gpus_and_libraries_that_differ_between_hosts_are_reported() {
+    let with = |gpus: Gpus| Facts { gpus, ..facts() };
+    let mut other = gpus(13_000, 22_809);
+    other.devices[0].name = "NVIDIA A100".into();
+    other.devices[1].free_bytes = Some(3 << 30);
+    let report = examine([with(gpus(13_000, 23_007)), with(gpus(13_000, 23_004)), with(other)]);
+    let expected = [
+        "Warning c: another program uses GPU 1 (NVIDIA H200): 3.0 of 140.0 GiB are free",
+        "Warning c: the model of the GPUs differs: NVIDIA H200 on `a`, `b`; NVIDIA A100 and NVIDIA \
+         H200 on `c`",
+        "Warning c: NCCL differs: 2.30 on `a`, `b`; 2.28 on `c`",
+    ];
+    assert_eq!(lines(&report), expected);
+}
+
+#[test]
+fn hosts_without_gpus_have_nothing_to_report_about_them() {
+    let absent = GpuLibrary { problem: Some("no driver".into()), ..GpuLibrary::default() };
+    let nccl = gpus(0, 23_007).nccl;
+    let without = Facts { gpus: Gpus { cuda: Some(absent), nccl, ..Gpus::default() }, ..facts() };
+    assert_eq!(lines(&examine([without.clone(), facts(), without])), [""; 0]);
 }
 
 #[test]

@@ -86,14 +86,21 @@ impl Coordinator {
         std::mem::take(&mut self.out)
     }
 
-    /// Whether a bucket can be released.
-    pub fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
+    /// Whether a bucket can be released, of tensors that are wanted now.
+    pub fn has_ready(&self, wanted: impl Fn(&Request) -> bool) -> bool {
+        self.ready.iter().any(|ready| wanted(&ready.request))
     }
 
-    /// Releases the next bucket: the oldest ready tensor and all others that can travel with it.
-    pub fn release(&mut self) {
-        let Some(first) = self.ready.pop_front() else { return };
+    /// Whether some ranks have announced something that others have not.
+    pub fn is_gathering(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Releases the next bucket: the oldest ready tensor that is wanted now, and all others that
+    /// can travel with it.
+    pub fn release(&mut self, wanted: impl Fn(&Request) -> bool) {
+        let position = self.ready.iter().position(|ready| wanted(&ready.request));
+        let Some(first) = position.and_then(|position| self.ready.remove(position)) else { return };
         let mut bytes = first.request.bytes();
         let mut bucket = vec![first];
         let mut rest = VecDeque::with_capacity(self.ready.len());
@@ -220,7 +227,7 @@ impl Coordinator {
             &CollectiveKind::RemoveSet { set } => {
                 // What its members have agreed on runs before it is removed; the rest fails.
                 while self.ready.iter().any(|ready| ready.request.set == set) {
-                    self.release();
+                    self.release(|_| true);
                 }
                 let late = self.pending.extract_if(|_, late| late.request.set == set);
                 self.out.extend(late.map(|(name, _)| {
@@ -280,5 +287,5 @@ impl Coordinator {
 fn fuses(a: &Request, b: &Request) -> bool {
     let fusible =
         matches!(a.kind, CollectiveKind::Allreduce { .. } | CollectiveKind::Broadcast { .. });
-    fusible && a.kind == b.kind && a.dtype == b.dtype && a.set == b.set
+    fusible && a.kind == b.kind && a.dtype == b.dtype && a.set == b.set && a.device == b.device
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
-use crate::{Collective, DType, Rank, ReduceOp, SetId};
+use crate::{Collective, DType, DeviceKind, Rank, ReduceOp, SetId};
 
 /// The collective and its parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, IntoStaticStr)]
@@ -91,6 +91,8 @@ pub struct Request {
     pub dtype: DType,
     /// Shape of each tensor of the group; one entry for a single tensor.
     pub shapes: Vec<Vec<u64>>,
+    /// Where the tensors are.
+    pub device: DeviceKind,
 }
 
 impl Request {
@@ -202,6 +204,13 @@ impl Request {
                 other.dtype, self.dtype
             ));
         }
+        if self.device != other.device {
+            return Some(format!(
+                "Mismatched {kind} CPU/GPU device selection: One rank specified device {}, but \
+                 another rank specified device {}.",
+                other.device, self.device
+            ));
+        }
         self.kind_difference(other).or_else(|| self.shape_difference(other))
     }
 
@@ -305,6 +314,7 @@ mod tests {
             kind: CollectiveKind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 0.5 },
             dtype: DType::F32,
             shapes: vec![shape.to_vec()],
+            device: DeviceKind::Cpu,
         }
     }
 
@@ -324,6 +334,10 @@ mod tests {
             (
                 with(&|r| r.dtype = DType::BF16),
                 "One rank had type float32, but another rank had type bfloat16",
+            ),
+            (
+                with(&|r| r.device = DeviceKind::Gpu),
+                "ALLREDUCE CPU/GPU device selection: One rank specified device CPU, but another",
             ),
             (
                 with(&|r| r.shapes = vec![vec![3, 2]]),

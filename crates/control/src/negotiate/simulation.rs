@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{DType, ReduceOp, SetId};
+use crate::{DType, DeviceKind, ReduceOp, SetId};
 
 struct SimulatedWorld {
     coordinator: Coordinator,
@@ -47,7 +47,7 @@ impl SimulatedWorld {
     }
 
     fn release(&mut self) {
-        self.coordinator.release();
+        self.coordinator.release(|_| true);
         self.post();
     }
 
@@ -83,7 +83,7 @@ impl SimulatedWorld {
                     self.deliver_up(rank);
                 }
             }
-            while self.coordinator.has_ready() {
+            while self.coordinator.has_ready(|_| true) {
                 self.release();
             }
             for rank in 0..self.members.len() {
@@ -99,7 +99,7 @@ impl SimulatedWorld {
 fn sum(name: &str, length: u64) -> Request {
     let kind = CollectiveKind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 };
     let (name, set, dtype) = (name.into(), SetId::WORLD, DType::F32);
-    Request { name, set, kind, dtype, shapes: vec![vec![length]] }
+    Request { name, set, kind, dtype, shapes: vec![vec![length]], device: DeviceKind::Cpu }
 }
 
 fn gather(name: &str, rows: u64) -> Request {

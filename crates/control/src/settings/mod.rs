@@ -132,6 +132,8 @@ pub struct Launch {
     pub start_timeout: Duration,
     /// How long the ranks may take to form a world.
     pub join_timeout: Duration,
+    /// How many GPUs each rank gets; `None` leaves that to the ranks.
+    pub gpus_per_rank: Option<u32>,
 }
 
 /// Reads what the launcher needs, and checks what its ranks will read, so that errors are reported
@@ -140,6 +142,7 @@ pub fn launch(look_up: impl Fn(&str) -> Option<String>) -> Result<Launch, BadSet
     read_all(look_up, |reader| Launch {
         start_timeout: reader.seconds(HOROVOD_START_TIMEOUT),
         join_timeout: reader.settings().join_timeout,
+        gpus_per_rank: Some(reader.number(RONDE_GPUS_PER_RANK)).filter(|count| *count > 0),
     })
 }
 
@@ -211,6 +214,27 @@ pub enum Growth {
 /// Reads whether the number of ranks may change.
 pub fn growth(look_up: impl Fn(&str) -> Option<String>) -> Growth {
     Reader { look_up: &look_up, errors: Vec::new() }.growth()
+}
+
+/// The libraries for GPU tensors that the user has named, and how NCCL is set up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamedLibraries {
+    /// The driver.
+    pub driver: Option<String>,
+    /// NCCL.
+    pub nccl: Option<String>,
+    /// Whether a communicator of NCCL makes all its connections when it is made.
+    pub connects_early: bool,
+}
+
+/// Reads which libraries to open for GPU tensors.
+pub fn named_libraries(look_up: impl Fn(&str) -> Option<String>) -> NamedLibraries {
+    let reader = Reader { look_up: &look_up, errors: Vec::new() };
+    NamedLibraries {
+        driver: reader.given(RONDE_CUDA),
+        nccl: reader.given(RONDE_NCCL),
+        connects_early: reader.given(NCCL_RUNTIME_CONNECT).as_deref() == Some("0"),
+    }
 }
 
 /// Runs `read`, and fails with all errors that it found.

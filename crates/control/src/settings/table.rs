@@ -238,6 +238,28 @@ settings! {
         "Where to serve Prometheus metrics: `127.0.0.1:PORT`, to which each rank adds its local rank, or \
          `unix:PATH`, to which each adds a dot and its rank.",
     );
+    RONDE_GPUS_PER_RANK = setting(
+        "0",
+        "How many GPUs of its host `horovodrun` gives each rank by setting `CUDA_VISIBLE_DEVICES`; 0 \
+         leaves that variable alone. `--gpus-per-rank` takes precedence.",
+    );
+    RONDE_NCCL = setting(
+        "",
+        "The NCCL library for GPU tensors. By default the one that the program has loaded, then \
+         that of the package `nvidia-nccl-cu12` or `nvidia-nccl-cu13`, then the system's.",
+    );
+    RONDE_CUDA = setting("", "The library to open in place of NVIDIA's driver. For tests.");
+    NCCL_RUNTIME_CONNECT = setting(
+        "0",
+        "0 makes NCCL connect all ranks at the start, not in the first collective. Ronde then launches \
+         collectives from the calling thread, in a tenth of the time. `hvd.init()` sets it unless you \
+         have.",
+    );
+    NCCL_MULTI_RANK_GPU_ENABLE = setting(
+        "1",
+        "1 lets several ranks share a GPU. NCCL reads it from version 2.30 on; `hvd.init()` sets it \
+         unless you have.",
+    );
 }
 
 settings! {
@@ -285,7 +307,7 @@ settings! {
     HOROVOD_GLOO_TIMEOUT_SECONDS = unused();
 }
 
-/// Read by NCCL, in programs that also use it.
+/// Read by NCCL.
 pub const NCCL_IB_DISABLE: &Setting =
     &Setting { name: "NCCL_IB_DISABLE", ..setting("0", "1 keeps NCCL off InfiniBand.") };
 

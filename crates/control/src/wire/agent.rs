@@ -29,8 +29,8 @@ use serde::{Deserialize, Serialize};
 
 use super::frame::{FrameError, MAX_FRAME};
 use super::{Callee, JobKey, encode};
-use crate::Worker;
 use crate::doctor::Facts;
+use crate::{GpuShare, Worker};
 
 /// Bytes of output that may be in flight to the screen.
 pub const OUTPUT_WINDOW: usize = 4 << 20;
@@ -373,6 +373,8 @@ pub struct WorkerSpec {
     pub own: Vec<Vec<u8>>,
     /// The terminal that it writes to; a pipe for each stream if there is none.
     pub terminal: Option<Terminal>,
+    /// Its part of the host's GPUs; all of them if there is none.
+    pub gpus: Option<GpuShare>,
 }
 
 /// A worker's pseudo-terminal. It passes bytes on unchanged.
@@ -449,6 +451,8 @@ pub enum StartFailure {
     Denied,
     /// The directory to run it in cannot be used.
     Directory,
+    /// Its host has too few GPUs for all slots.
+    TooFewGpus,
     /// The system could not start it.
     System,
 }
@@ -530,8 +534,9 @@ mod tests {
             env: vec![],
             own: vec![],
             terminal: Some(Terminal { size, stderr: true }),
+            gpus: Some(GpuShare { slot: 3, slots: 4, gpus_per_rank: 2 }),
         };
-        assert_eq!(encode(&spec), [1, 1, 1, b'a', 0, 0, 0, 1, 24, 80, 1]);
+        assert_eq!(encode(&spec), [1, 1, 1, b'a', 0, 0, 0, 1, 24, 80, 1, 1, 3, 4, 2]);
         assert_eq!(frame(&AgentToDriver::Time { unix_micros: 5 }), [2, 0, 0, 0, 8, 5]);
         assert_eq!(frame(&AgentToAgent::Load { millis: 80 }), [2, 0, 0, 0, 1, 80]);
     }
@@ -564,6 +569,7 @@ mod tests {
             env,
             own: vec![],
             terminal: None,
+            gpus: None,
         };
         assert_eq!(format!("{spec:?}"), "WorkerSpec { worker: Worker(0), .. }");
     }

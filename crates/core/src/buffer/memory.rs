@@ -45,15 +45,15 @@ pub struct Output<S: Space = HostMemory> {
 
 /// The memory of one tensor and of its result.
 #[derive(Debug)]
-pub enum Operand {
+pub enum Operand<S: Space = HostMemory> {
     /// The result overwrites the tensor.
-    InPlace(Output),
+    InPlace(Output<S>),
     /// The result goes to other memory of the same length.
     Apart {
         /// Memory of the tensor.
-        input: Input,
+        input: Input<S>,
         /// Memory of the result.
-        output: Output,
+        output: Output<S>,
     },
 }
 
@@ -152,7 +152,7 @@ impl<S: Space> From<Output<S>> for Input<S> {
     }
 }
 
-impl Operand {
+impl<S: Space> Operand<S> {
     /// The lengths of the tensor and of its result.
     pub(crate) fn lengths(&self) -> (usize, usize) {
         match self {
@@ -161,6 +161,16 @@ impl Operand {
         }
     }
 
+    /// The start address of the tensor, and the memory of the result.
+    pub(crate) fn parts(&self) -> (*const u8, &Output<S>) {
+        match self {
+            Operand::InPlace(output) => (output.start(), output),
+            Operand::Apart { input, output } => (input.start(), output),
+        }
+    }
+}
+
+impl Operand {
     /// The bytes of the tensor, unless its result overwrites them, and those of the result.
     pub(crate) fn pair(&mut self) -> (Option<&[u8]>, &mut [u8]) {
         match self {

@@ -3,6 +3,7 @@
 use ronde_control::Rank;
 use ronde_control::negotiate::{CollectiveKind, JournalEntry, ReleasedTensor, Request};
 
+use super::alone_on_gpu;
 use super::results::Results;
 use super::ticket::{Outcome, Tensors};
 use crate::error::Error;
@@ -24,14 +25,17 @@ pub(super) fn run_watched(
     let bucket = [ReleasedTensor { request, shares: Vec::new(), is_absent: false }];
     let record = watch.watch_state().queue(&bucket[0].request, at);
     let transfer = Transfer { ranks: 1, transport: "LOCAL", released: at, started: at };
-    let records = || std::iter::once(Some(record));
-    let bucket_trace = watch.bucket_starts(&bucket, records(), &transfer);
+    let records = [Some(record)];
+    let bucket_trace = watch.bucket_starts(&bucket, &records, &transfer);
     let outcome = run(&bucket[0].request, tensors);
-    watch.bucket_ends((&bucket, records()), &bucket_trace, outcome.as_ref().err(), watch.now());
+    watch.bucket_ends((&bucket, &records), &bucket_trace, outcome.as_ref().err(), watch.now());
     outcome
 }
 
 fn run(request: &Request, tensors: &mut Tensors) -> Result<Outcome, Error> {
+    if let Tensors::OnGpu(tensors) = tensors {
+        return alone_on_gpu::run(request, tensors);
+    }
     match request.kind {
         CollectiveKind::Allreduce { op, prescale, postscale } => {
             let reduction = Reduction { dtype: request.dtype, op, prescale, postscale };

@@ -75,6 +75,7 @@ impl EngineShared {
     ) {
         self.waiter.wake_up();
         self.socket_sets.disarm();
+        progress.gpu.await_results(true);
         let driven = self.waiter.until(&self.socket_sets.interests(), Some(deadline), || {
             while progress.turn()? {
                 self.wake_waiters();
@@ -84,6 +85,7 @@ impl EngineShared {
             }
             Ok(is_done().then_some(()))
         });
+        progress.gpu.await_results(false);
         if let Err(error) = driven {
             progress.end(&error);
         }

@@ -5,9 +5,12 @@
 //! one has neither threads nor sockets, unless its job is elastic.
 
 mod alone;
+mod alone_on_gpu;
 mod background;
 mod drive;
 mod elastic;
+mod gpu_buckets;
+mod gpu_tensors;
 mod inbox;
 mod join;
 mod late;
@@ -24,7 +27,7 @@ mod tune;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -36,6 +39,7 @@ use ronde_control::wire::RankToDriver;
 use ronde_control::{Rank, SetId};
 
 use self::drive::EngineShared;
+pub use self::gpu_tensors::{AllocateOnGpu, GpuMemory, GpuTensors};
 use self::inbox::{Inbox, Submission};
 use self::late::WaitClock;
 use self::sets::ProcessSets;
@@ -60,6 +64,8 @@ pub struct Engine {
     place: RankInfo,
     world: Option<JoinedWorld>,
     watch: Arc<Watch>,
+    /// The GPU of this rank's tensors, if there were any.
+    gpu: OnceLock<u32>,
 }
 
 struct JoinedWorld {
@@ -114,7 +120,12 @@ impl Engine {
         watch.start(server, readings(&shared.waiter))?;
         let background = background::start(shared.clone()).inspect_err(|_| watch.end())?;
         let background = Mutex::new(Some(background));
-        Ok(Engine { place, world: Some(JoinedWorld { shared, arena, background }), watch })
+        Ok(Engine {
+            place,
+            world: Some(JoinedWorld { shared, arena, background }),
+            watch,
+            gpu: OnceLock::new(),
+        })
     }
 
     /// A world of one starts no thread and opens no socket unless the settings ask for it.
@@ -123,7 +134,7 @@ impl Engine {
         if Watch::is_wanted(&settings.watching) {
             watch.start(server, Box::new(Vec::new))?;
         }
-        Ok(Engine { place, world: None, watch })
+        Ok(Engine { place, world: None, watch, gpu: OnceLock::new() })
     }
 
     /// This process's rank, host and slot in the world.
@@ -188,6 +199,9 @@ impl Engine {
     ) -> Result<(), Error> {
         self.check(&request)?;
         pending.tensors.check(&request)?;
+        if let Tensors::OnGpu(tensors) = &pending.tensors {
+            self.check_gpu(&request.name, tensors.gpu().index())?;
+        }
         let Some(JoinedWorld { shared, .. }) = &self.world else {
             let outcome = alone::run_watched(&self.watch, request, &mut pending.tensors);
             pending.complete(outcome);
@@ -198,6 +212,19 @@ impl Engine {
             request.name = format!("{}@{}", request.name, request.set.0);
         }
         shared.put(Submission::Tensor { request, pending }, next)
+    }
+
+    /// A rank uses one GPU: its communicators belong to it.
+    fn check_gpu(&self, name: &str, index: u32) -> Result<(), Error> {
+        let first = *self.gpu.get_or_init(|| index);
+        match first == index {
+            true => Ok(()),
+            false => Err(Error::Invalid(format!(
+                "`{name}` is on GPU {index}, but this rank's earlier tensors were on GPU {first}; a \
+                 rank uses one GPU: choose it at the start, with \
+                 `torch.cuda.set_device(hvd.local_rank())` or `horovodrun --gpus-per-rank 1`"
+            ))),
+        }
     }
 
     /// Contributes nothing from now on, until every rank has joined.

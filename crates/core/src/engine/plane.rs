@@ -271,7 +271,7 @@ fn assemble<M: DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use ronde_control::negotiate::{CollectiveKind, Request};
-    use ronde_control::{DType, ReduceOp, SetId};
+    use ronde_control::{DType, DeviceKind, ReduceOp, SetId};
 
     use super::*;
 
@@ -282,6 +282,7 @@ mod tests {
             kind: CollectiveKind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 },
             dtype: DType::F32,
             shapes: vec![vec![1000, 1000, 1000]; tensors],
+            device: DeviceKind::Cpu,
         }
     }
 

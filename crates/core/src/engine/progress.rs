@@ -14,8 +14,9 @@ use ronde_control::negotiate::{
     MemberToCoordinator, ReleasedTensor,
 };
 use ronde_control::wire::RankToDriver;
-use ronde_control::{Rank, SetId};
+use ronde_control::{DeviceKind, Rank, SetId};
 
+use super::gpu_buckets::{DoneBucket, GpuBuckets, LaunchedBucket};
 use super::inbox::{Inbox, Submission};
 use super::plane::{Broken, ControlPath, FollowPlane, LeadPlane};
 use super::stall::StallWatch;
@@ -33,6 +34,7 @@ const REPORT_TIMEOUT: Duration = Duration::from_millis(200);
 
 pub(super) struct Progress {
     pub(super) groups: Groups,
+    pub(super) gpu: GpuBuckets,
     pub(super) role: Role,
     pub(super) waiter: Arc<Waiter>,
     pub(super) inbox: Arc<Inbox>,
@@ -81,6 +83,7 @@ impl Progress {
     ) -> Progress {
         Progress {
             groups,
+            gpu: GpuBuckets::default(),
             role,
             waiter,
             inbox,
@@ -111,6 +114,7 @@ impl Progress {
                 false => coordinator.journal.stop(),
             }
         }
+        self.finish_on_gpu()?;
         let mut busy = self.take_submissions()?;
         busy |= self.coordinate()?;
         busy |= self.follow()?;
@@ -121,7 +125,10 @@ impl Progress {
     pub(super) fn has_input(&self) -> bool {
         let from_others = match &self.role {
             Role::Coordinator { coordinator, plane, own, .. } => {
-                plane.has_input() || coordinator.has_ready() || !own.is_empty()
+                let is_gathering = coordinator.is_gathering();
+                plane.has_input()
+                    || coordinator.has_ready(|request| self.gpu.takes(request, is_gathering))
+                    || !own.is_empty()
             }
             Role::Member { plane } => plane.has_input(),
         };
@@ -166,7 +173,13 @@ impl Progress {
             self.waiter.failure_detector.tell_launcher(&RankToDriver::WorldEnded, soon);
         }
         self.member.abandon();
+        // Before anybody gets its memory back.
+        self.gpu.end(matches!(error, Error::Shutdown | Error::Left { .. }));
         let now = self.watch.now();
+        for LaunchedBucket { bucket, records, trace, .. } in self.gpu.abandon() {
+            let error = error.during(&bucket[0].request.name);
+            self.watch.launched_ends((&bucket, &records), &trace, Some(&error), now);
+        }
         for (name, flight) in self.flights.drain() {
             let error = error.during(&name);
             self.watch.watch_state().fail(flight.record, &error, now);
@@ -291,7 +304,8 @@ impl Progress {
         }
         // One bucket at a time: tensors that become ready while it is in flight form the next one.
         if own.is_empty() {
-            coordinator.release();
+            let is_gathering = coordinator.is_gathering();
+            coordinator.release(|request| self.gpu.takes(request, is_gathering));
         }
         if self.watch.shows() {
             let concerns_this_rank = |entry: &JournalEntry| match entry {
@@ -308,7 +322,10 @@ impl Progress {
         } else if plane.has_backlog() {
             result = result.and(plane.flush().map(|_| ()));
         }
-        self.waiter.hurry(plane.has_backlog());
+        // Nothing announces that the GPU is done with a bucket.
+        let is_gathering = coordinator.is_gathering();
+        let is_held_back = coordinator.has_ready(|request| !self.gpu.takes(request, is_gathering));
+        self.waiter.hurry(plane.has_backlog() || is_held_back);
         if plane.has_backlog() {
             // A rank that sleeps because it has no work must be woken to read, so that the log gets
             // space.
@@ -352,7 +369,7 @@ impl Progress {
 
     fn event(&mut self, event: MemberEvent) -> Result<(), Error> {
         match event {
-            MemberEvent::Run(bucket) => self.run(&bucket),
+            MemberEvent::Run(bucket) => self.run(bucket),
             MemberEvent::Send(message) => self.announce(vec![message], true, self.received_at),
             MemberEvent::SetAdded { name, id, ranks, generation } => {
                 self.groups.add(id, &ranks, generation);
@@ -378,6 +395,7 @@ impl Progress {
             }
             Announcement::SetRemoved { name, id } => {
                 self.groups.remove(id);
+                self.gpu.remove(id);
                 self.sets.remove(id);
                 self.complete(&name, Ok(Outcome::Done));
             }
@@ -400,32 +418,49 @@ impl Progress {
     }
 
     /// Runs a released bucket. It holds more than one tensor only if they can be fused.
-    fn run(&mut self, bucket: &[ReleasedTensor]) -> Result<(), Error> {
+    fn run(&mut self, bucket: Vec<ReleasedTensor>) -> Result<(), Error> {
         let flight = |work: &ReleasedTensor| self.flights.remove(&work.request.name);
         let mut flights: Vec<Option<InFlight>> = bucket.iter().map(flight).collect();
-        let transfer = self.transfer(bucket);
-        let records = flights.iter().map(|flight| flight.as_ref().map(|flight| flight.record));
-        let mut bucket_trace = self.watch.bucket_starts(bucket, records, &transfer);
-        let ran = in_plain_environment(|| run::run(&mut self.groups, bucket, &mut flights));
+        let is_on_gpu = bucket[0].request.device == DeviceKind::Gpu;
+        let uses_nccl = match is_on_gpu {
+            true => self.gpu.prepare(&mut self.groups, &self.waiter, (&bucket, &flights)),
+            false => Ok(false),
+        };
+        let transfer = self.transfer(&bucket, uses_nccl == Ok(true));
+        let records: Vec<Option<RecordId>> =
+            flights.iter().map(|flight| flight.as_ref().map(|flight| flight.record)).collect();
+        let mut trace = self.watch.bucket_starts(&bucket, &records, &transfer);
+        let ran = uses_nccl.and_then(|_| {
+            in_plain_environment(|| match is_on_gpu {
+                true => self.gpu.run(&mut self.groups, &self.waiter, &bucket, &flights),
+                false => run::run(&mut self.groups, &bucket, &mut flights),
+            })
+        });
         self.moment = self.watch.now();
-        bucket_trace.algorithm =
-            ran.as_ref().ok().and_then(|ran| ran.algorithm).unwrap_or_default();
-        let records = flights.iter().map(|flight| flight.as_ref().map(|flight| flight.record));
-        self.watch.bucket_ends((bucket, records), &bucket_trace, ran.as_ref().err(), self.moment);
+        trace.algorithm = ran.as_ref().ok().and_then(|ran| ran.algorithm).unwrap_or_default();
         self.inbox.release_names(bucket.iter().map(|work| work.request.name.as_str()));
         match ran {
             Ok(run::BucketOutcome { outcome, .. }) => {
-                self.tune(bucket);
+                self.tune(&bucket);
+                match &outcome {
+                    Ok(Outcome::Launched { done, .. }) => {
+                        self.watch.bucket_launched(&bucket, self.moment);
+                        self.gpu.follow(bucket, records, (trace, done.clone()));
+                    }
+                    _ => self.watch.bucket_ends((&bucket, &records), &trace, None, self.moment),
+                }
                 // A collective that allocates its results is never fused: its bucket holds one
                 // submission.
+                let others = outcome.as_ref().map_or(Outcome::Done, Outcome::of_others);
                 let mut made = Some(outcome);
                 for flight in flights.into_iter().flatten() {
-                    flight.pending.complete(made.take().unwrap_or(Ok(Outcome::Done)));
+                    flight.pending.complete(made.take().unwrap_or_else(|| Ok(others.of_others())));
                 }
                 Ok(())
             }
             Err(error) => {
-                for (flight, work) in flights.into_iter().zip(bucket) {
+                self.watch.bucket_ends((&bucket, &records), &trace, Some(&error), self.moment);
+                for (flight, work) in flights.into_iter().zip(&bucket) {
                     if let Some(flight) = flight {
                         flight.pending.complete(Err(error.during(&work.request.name)));
                     }
@@ -436,12 +471,26 @@ impl Progress {
         }
     }
 
+    /// Reports the buckets that the GPU is done with.
+    fn finish_on_gpu(&mut self) -> Result<(), Error> {
+        let watch = &self.watch;
+        let done = self.gpu.take_done(|| watch.now());
+        let done = done.inspect_err(|error| self.waiter.world_state.end(error.clone()))?;
+        for DoneBucket { launched, times: (started, ended) } in done {
+            let LaunchedBucket { bucket, records, mut trace, .. } = launched;
+            trace.starts_on_gpu(started);
+            watch.launched_ends((&bucket, &records), &trace, None, ended);
+        }
+        Ok(())
+    }
+
     /// How a bucket is transferred, and since when.
-    fn transfer(&self, bucket: &[ReleasedTensor]) -> Transfer {
+    fn transfer(&self, bucket: &[ReleasedTensor], uses_nccl: bool) -> Transfer {
         let process_set = self.groups.process_set(bucket[0].request.set);
         let (ranks, hosts) =
             process_set.map_or((0, 0), |process_set| (process_set.size(), process_set.hosts()));
         let transport = match hosts {
+            _ if uses_nccl => "NCCL",
             0 => "NONE",
             1 => "SHM",
             several if several == ranks => "TCP",

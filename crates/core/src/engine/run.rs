@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use ronde_control::Rank;
 use ronde_control::negotiate::{CollectiveKind, ReleasedTensor, Request};
+use ronde_control::{Rank, SetId};
 
 use super::progress::InFlight;
 use super::results::Results;
@@ -33,20 +33,9 @@ pub(super) fn run(
 ) -> Result<BucketOutcome, Error> {
     let Request { kind, dtype, set, .. } = &bucket[0].request;
     tracing::trace!(kind = kind.name(), tensors = bucket.len(), "running a bucket");
-    let Some(process_set) = groups.process_set(*set) else {
-        return Err(Error::Invalid(format!("process set {} does not exist", set.0)));
-    };
-    let (me, size) = (process_set.me(), process_set.size());
-    let root = match kind {
-        CollectiveKind::Broadcast { root } => process_set.place(*root),
-        _ => None,
-    };
-    let Some(mut group) = groups.group(*set) else {
-        return Err(Error::Invalid(format!(
-            "the ranks of process set {} are not connected",
-            set.0
-        )));
-    };
+    let (me, size) = place(groups, *set)?;
+    let root = root(groups, &bucket[0].request)?;
+    let mut group = group(groups, *set)?;
     let reduction = |op, prescale, postscale| Reduction { dtype: *dtype, op, prescale, postscale };
     let mut choice = None;
     let outcome = match kind {
@@ -60,9 +49,7 @@ pub(super) fn run(
         CollectiveKind::Broadcast { .. } => {
             let mut zeros = zeros(bucket, flights);
             let mut operands = operands(bucket, flights, &mut zeros);
-            let root = root.ok_or_else(|| {
-                Error::Invalid("the root rank is not a member of the process set".into())
-            })?;
+            let root = root.unwrap_or_default();
             choice = Some(collective::broadcast(&mut group, &mut operands, root)?);
             Ok(Outcome::Done)
         }
@@ -90,6 +77,29 @@ pub(super) fn run(
         groups.log_once(&choice.to_string());
     }
     Ok(BucketOutcome { outcome, algorithm: choice.map(|choice| choice.algorithm.into()) })
+}
+
+/// This rank's place in a set, and the number of its members.
+pub(super) fn place(groups: &Groups, set: SetId) -> Result<(usize, usize), Error> {
+    let process_set = groups.process_set(set);
+    process_set
+        .map(|process_set| (process_set.me(), process_set.size()))
+        .ok_or_else(|| Error::Invalid(format!("process set {} does not exist", set.0)))
+}
+
+/// The place of the root, if the request has one.
+pub(super) fn root(groups: &Groups, request: &Request) -> Result<Option<usize>, Error> {
+    let CollectiveKind::Broadcast { root } = request.kind else { return Ok(None) };
+    let place = groups.process_set(request.set).and_then(|process_set| process_set.place(root));
+    let missing = || Error::Invalid("the root rank is not a member of the process set".into());
+    place.ok_or_else(missing).map(Some)
+}
+
+/// What connects the members of a set.
+pub(super) fn group(groups: &mut Groups, set: SetId) -> Result<Group<'_>, Error> {
+    groups.group(set).ok_or_else(|| {
+        Error::Invalid(format!("the ranks of process set {} are not connected", set.0))
+    })
 }
 
 /// Runs a collective whose result size has just become known, for one tensor of a group.
@@ -137,7 +147,7 @@ fn make(
 
 /// The shares come from other ranks. Each must have the right number of entries, none of them too
 /// large, and this rank's share must be the one it submitted.
-fn check_shares(
+pub(super) fn check_shares(
     work: &ReleasedTensor,
     unit: usize,
     (me, size): (usize, usize),
@@ -167,7 +177,7 @@ pub(super) fn rows_of(rows: u64, size: usize, place: usize) -> u64 {
     rows / size as u64 + u64::from((place as u64) < rows % size as u64)
 }
 
-fn even_cuts(rows: u64, size: usize, unit: usize) -> Vec<Range<usize>> {
+pub(super) fn even_cuts(rows: u64, size: usize, unit: usize) -> Vec<Range<usize>> {
     row((0..size).map(|place| rows_of(rows, size, place) as usize * unit))
 }
 
@@ -204,7 +214,7 @@ fn operands<'a>(
 
 #[cfg(test)]
 mod tests {
-    use ronde_control::{DType, SetId};
+    use ronde_control::{DType, DeviceKind, SetId};
 
     use super::*;
 
@@ -217,6 +227,7 @@ mod tests {
                 kind: CollectiveKind::Alltoall { splits: vec![1, 2] },
                 dtype: DType::F32,
                 shapes: vec![vec![3, 5]],
+                device: DeviceKind::Cpu,
             },
             shares: shares.iter().map(|share| share.to_vec()).collect(),
             is_absent: false,

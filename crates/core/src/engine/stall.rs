@@ -127,7 +127,7 @@ mod tests {
     use ronde_control::negotiate::{
         CollectiveKind, CoordinatorToMember, MemberToCoordinator, Request,
     };
-    use ronde_control::{DType, SetId};
+    use ronde_control::{DType, DeviceKind, SetId};
 
     use super::*;
 
@@ -149,6 +149,7 @@ mod tests {
             kind: CollectiveKind::Barrier,
             dtype: DType::U8,
             shapes: vec![],
+            device: DeviceKind::Cpu,
         })
     }
 
@@ -193,7 +194,7 @@ mod tests {
         let mut coordinator = Coordinator::new(2, 0, 8);
         for step in 0..3 {
             (0..2).for_each(|rank| coordinator.on(Rank(rank), barrier("w"), step * second));
-            coordinator.release();
+            coordinator.release(|_| true);
         }
         coordinator.on(Rank(0), barrier("x"), 3 * second);
         let activity = last_activity(coordinator.last_seen(Rank(1)), 10 * second);

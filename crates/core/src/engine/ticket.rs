@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ronde_control::negotiate::{CollectiveKind, Request};
-use ronde_control::{Rank, SetId};
+use ronde_control::{DeviceKind, Rank, SetId};
 
+use super::gpu_tensors::GpuTensors;
 use crate::buffer::{Buffer, Input, Operand, Output};
+use crate::device::Event;
 use crate::error::Error;
 
 /// Called once with the outcome: by the thread that drives at that moment, or by the submitting
@@ -30,6 +32,8 @@ pub enum Tensors {
     Made(Vec<Input>),
     /// Results go to memory that the caller allocates when their sizes are known.
     Placed(Vec<Input>, AllocateResult),
+    /// Everything is on a GPU.
+    OnGpu(GpuTensors),
 }
 
 impl Tensors {
@@ -39,7 +43,7 @@ impl Tensors {
     /// The inputs, unless the results go to memory that the caller provides.
     pub(super) fn inputs(&self) -> &[Input] {
         match self {
-            Tensors::Given(_) => &[],
+            Tensors::Given(_) | Tensors::OnGpu(_) => &[],
             Tensors::Made(inputs) | Tensors::Placed(inputs, _) => inputs,
         }
     }
@@ -48,7 +52,7 @@ impl Tensors {
     pub(super) fn allocator(&self) -> Option<&AllocateResult> {
         match self {
             Tensors::Placed(_, allocate) => Some(allocate),
-            Tensors::Given(_) | Tensors::Made(_) => None,
+            Tensors::Given(_) | Tensors::Made(_) | Tensors::OnGpu(_) => None,
         }
     }
 
@@ -56,7 +60,15 @@ impl Tensors {
     pub(super) fn operands(&mut self) -> &mut [Operand] {
         match self {
             Tensors::Given(operands) => operands,
-            Tensors::Made(_) | Tensors::Placed(..) => &mut [],
+            Tensors::Made(_) | Tensors::Placed(..) | Tensors::OnGpu(_) => &mut [],
+        }
+    }
+
+    /// Where the tensors are.
+    pub fn device(&self) -> DeviceKind {
+        match self {
+            Tensors::OnGpu(_) => DeviceKind::Gpu,
+            Tensors::Given(_) | Tensors::Made(_) | Tensors::Placed(..) => DeviceKind::Cpu,
         }
     }
 
@@ -69,6 +81,8 @@ impl Tensors {
         };
         let needed = request.shapes.iter().map(bytes);
         let fits = match (&request.kind, self) {
+            _ if request.device != self.device() => false,
+            (_, Tensors::OnGpu(tensors)) => tensors.fits(request, needed),
             (
                 CollectiveKind::Allreduce { .. } | CollectiveKind::Broadcast { .. },
                 Tensors::Given(operands),
@@ -110,6 +124,14 @@ pub enum Outcome {
     /// The results are in the memory that [`AllocateResult`] returned; the rows of each tensor, as
     /// in [`OwnedResult`].
     Placed(Vec<Vec<u64>>),
+    /// The collective is on its way on the GPU. The results are there behind this event, and the
+    /// tensors must stay valid until then.
+    Launched {
+        /// What the caller's stream waits for.
+        done: Arc<Event>,
+        /// The rows of each result whose memory the caller has allocated, as in [`OwnedResult`].
+        rows: Vec<Vec<u64>>,
+    },
     /// Every rank has joined.
     Joined {
         /// The rank that joined last.
@@ -120,6 +142,18 @@ pub enum Outcome {
         /// Number of the new set.
         id: SetId,
     },
+}
+
+impl Outcome {
+    /// The outcome of the other submissions in the same bucket.
+    pub(super) fn of_others(&self) -> Outcome {
+        match self {
+            Outcome::Launched { done, .. } => {
+                Outcome::Launched { done: done.clone(), rows: Vec::new() }
+            }
+            _ => Outcome::Done,
+        }
+    }
 }
 
 /// A result in memory that the engine allocated.
@@ -174,6 +208,19 @@ impl Ticket {
     /// Whether the submission has completed.
     pub fn is_done(&self) -> bool {
         self.done.load(Ordering::Acquire)
+    }
+
+    /// Whether the result can be read: like [`Ticket::is_done`], but on a GPU the collective has
+    /// also come to its end.
+    pub fn is_ready(&self) -> bool {
+        self.is_done()
+            && match &*self.lock() {
+                // An error is for the one who waits.
+                TicketState::Ended(Ok(Outcome::Launched { done, .. })) => {
+                    done.is_done().unwrap_or(true)
+                }
+                _ => true,
+            }
     }
 
     /// Arranges for `done` to be called with the outcome: immediately if it is there, otherwise by

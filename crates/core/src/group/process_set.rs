@@ -69,6 +69,11 @@ impl ProcessSet {
         self.members.me
     }
 
+    /// Its members, in rising order.
+    pub(crate) fn ranks(&self) -> impl Iterator<Item = Rank> {
+        self.members.ranks.iter().map(|rank| Rank(*rank as u32))
+    }
+
     /// The place of a rank of the world.
     pub(crate) fn place(&self, rank: Rank) -> Option<usize> {
         self.members.ranks.binary_search(&rank.index()).ok()

@@ -172,7 +172,7 @@ fn micros(time: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use ronde_control::negotiate::{CollectiveKind, Request};
-    use ronde_control::{DType, Rank, SetId};
+    use ronde_control::{DType, DeviceKind, Rank, SetId};
 
     use super::*;
 
@@ -210,6 +210,7 @@ mod tests {
             kind: CollectiveKind::Allgather,
             dtype: DType::F32,
             shapes: vec![vec![2, 5]],
+            device: DeviceKind::Cpu,
         };
         let done = recorder.queue(&request("done"), Duration::from_nanos(1_500));
         let record = recorder.find(done).unwrap();

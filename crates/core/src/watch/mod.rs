@@ -18,10 +18,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use ronde_control::Rank;
 use ronde_control::negotiate::{JournalEntry, ReleasedTensor, Request};
 use ronde_control::settings::{RankInfo, RendezvousOwner};
 use ronde_control::watching::{Cycles, DumpTo, MetricsAt, TimelineRequest, Watching};
+use ronde_control::{DeviceKind, Rank};
 
 pub(crate) use self::metrics::Reading;
 pub(crate) use self::metrics::http::MetricsServer;
@@ -201,7 +201,7 @@ impl Watch {
     pub(crate) fn bucket_starts(
         &self,
         bucket: &[ReleasedTensor],
-        records: impl Iterator<Item = Option<RecordId>>,
+        records: &[Option<RecordId>],
         transfer: &Transfer,
     ) -> BucketTrace {
         if self.shows() {
@@ -210,13 +210,12 @@ impl Watch {
             }
             for ReleasedTensor { request, .. } in bucket {
                 let (name, kind) = (request.name.clone(), request.kind.name());
-                let activity = format!("{}_{kind}", transfer.transport);
-                self.timeline.send(TraceEvent::Started {
-                    name,
-                    kind,
-                    activity,
-                    at: transfer.started,
-                });
+                let activity = match request.device {
+                    DeviceKind::Cpu => format!("{}_{kind}", transfer.transport),
+                    DeviceKind::Gpu => "LAUNCH".into(),
+                };
+                let at = transfer.started;
+                self.timeline.send(TraceEvent::Started { name, kind, activity, at });
             }
         }
         self.watch_state().start(bucket, records, transfer)
@@ -225,12 +224,39 @@ impl Watch {
     /// A bucket has completed, or has failed.
     pub(crate) fn bucket_ends(
         &self,
-        (bucket, records): (&[ReleasedTensor], impl Iterator<Item = Option<RecordId>>),
+        (bucket, records): (&[ReleasedTensor], &[Option<RecordId>]),
         bucket_trace: &BucketTrace,
         error: Option<&Error>,
         at: Duration,
     ) {
         self.watch_state().finish((bucket, records), bucket_trace, error, at);
+        self.show_ends(bucket, error, at);
+    }
+
+    /// A bucket is on its way on the GPU; `launched_ends` follows.
+    pub(crate) fn bucket_launched(&self, bucket: &[ReleasedTensor], at: Duration) {
+        self.show_ends(bucket, None, at);
+    }
+
+    /// The GPU is done with a bucket, or will never be.
+    pub(crate) fn launched_ends(
+        &self,
+        (bucket, records): (&[ReleasedTensor], &[Option<RecordId>]),
+        bucket_trace: &BucketTrace,
+        error: Option<&Error>,
+        ended: Duration,
+    ) {
+        self.watch_state().finish((bucket, records), bucket_trace, error, ended);
+        if self.shows() && error.is_none() {
+            let request = &bucket[0].request;
+            let activity = format!("{}_{}", bucket_trace.transport, request.kind.name());
+            let what = (request.name.clone(), bucket.len(), bucket_trace.bytes());
+            let started = bucket_trace.started();
+            self.timeline.send(TraceEvent::OnGpu { activity, what, started, ended });
+        }
+    }
+
+    fn show_ends(&self, bucket: &[ReleasedTensor], error: Option<&Error>, at: Duration) {
         if self.shows() {
             for ReleasedTensor { request, .. } in bucket {
                 self.show_end(&request.name, shape_of(request, error), at);

@@ -163,14 +163,21 @@ impl Recorder {
 
 #[cfg(test)]
 mod tests {
-    use ronde_control::SetId;
     use ronde_control::negotiate::CollectiveKind;
+    use ronde_control::{DeviceKind, SetId};
 
     use super::*;
 
     fn request(name: &str) -> Request {
         let (name, set, kind) = (name.into(), SetId::WORLD, CollectiveKind::Barrier);
-        Request { name, set, kind, dtype: DType::F32, shapes: vec![vec![3]] }
+        Request {
+            name,
+            set,
+            kind,
+            dtype: DType::F32,
+            shapes: vec![vec![3]],
+            device: DeviceKind::Cpu,
+        }
     }
 
     #[test]

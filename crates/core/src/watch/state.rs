@@ -33,6 +33,7 @@ pub(crate) struct Transfer {
 /// The start and contents of the bucket that all ranks work on.
 #[derive(Clone, Copy)]
 struct CurrentBucket {
+    number: u64,
     since: Duration,
     first: Option<RecordId>,
     tensors: usize,
@@ -40,12 +41,29 @@ struct CurrentBucket {
 
 /// A bucket in progress.
 pub(crate) struct BucketTrace {
+    number: u64,
     /// The first of the records created for a joined rank.
     absent: Option<RecordId>,
     bytes: u64,
     started: Duration,
+    pub(super) transport: &'static str,
     /// The name of the algorithm, once it has been chosen.
     pub(crate) algorithm: &'static str,
+}
+
+impl BucketTrace {
+    pub(crate) fn started(&self) -> Duration {
+        self.started
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Corrects the start: a GPU starts later than its host.
+    pub(crate) fn starts_on_gpu(&mut self, at: Duration) {
+        self.started = at;
+    }
 }
 
 impl WatchState {
@@ -81,12 +99,14 @@ impl WatchState {
     pub(super) fn start(
         &mut self,
         bucket: &[ReleasedTensor],
-        records: impl Iterator<Item = Option<RecordId>>,
+        records: &[Option<RecordId>],
         transfer: &Transfer,
     ) -> BucketTrace {
         self.buckets += 1;
+        let (number, absent, algorithm) = (self.buckets, None, "");
+        let &Transfer { started, transport, .. } = transfer;
         let mut bucket_trace =
-            BucketTrace { absent: None, bytes: 0, started: transfer.started, algorithm: "" };
+            BucketTrace { number, absent, bytes: 0, started, transport, algorithm };
         let mut first = None;
         for (work, record) in bucket.iter().zip(records) {
             let id = record.unwrap_or_else(|| {
@@ -105,13 +125,13 @@ impl WatchState {
             self.counts.queued(transfer.released.saturating_sub(record.queued));
         }
         let (since, tensors) = (transfer.started, bucket.len());
-        self.underway = Some(CurrentBucket { since, first, tensors });
+        self.underway = Some(CurrentBucket { number, since, first, tensors });
         bucket_trace
     }
 
     /// The bucket that all ranks work on: for how long, and its description.
     pub(super) fn underway(&self, now: Duration) -> Option<(Duration, String)> {
-        let CurrentBucket { since, first, tensors } = self.underway?;
+        let CurrentBucket { since, first, tensors, .. } = self.underway?;
         let record = first.and_then(|first| self.recorder.records().find(|r| r.is(first)));
         let what = match record {
             Some(record) => format!("{} of `{}`", record.kind.to_ascii_lowercase(), record.name()),
@@ -133,14 +153,15 @@ impl WatchState {
 
     pub(super) fn finish(
         &mut self,
-        (bucket, records): (&[ReleasedTensor], impl Iterator<Item = Option<RecordId>>),
+        (bucket, records): (&[ReleasedTensor], &[Option<RecordId>]),
         bucket_trace: &BucketTrace,
         error: Option<&Error>,
         at: Duration,
     ) {
-        self.underway = None;
+        // On a GPU, the next bucket may be underway already.
+        self.underway.take_if(|current| current.number == bucket_trace.number);
         let mut absent = bucket_trace.absent;
-        for record in records {
+        for record in records.iter().copied() {
             let Some(id) = record.or(absent) else { continue };
             if record.is_none() {
                 absent = Some(id.next());
@@ -151,6 +172,7 @@ impl WatchState {
             }
             if let Some(record) = self.recorder.find(id) {
                 record.algorithm = bucket_trace.algorithm;
+                record.started = bucket_trace.started;
             }
         }
         if error.is_some() {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use ronde_control::SetId;
 use ronde_control::negotiate::Request;
+use ronde_control::{DeviceKind, SetId};
 use ronde_core::Error;
 use ronde_core::engine::{AfterSubmit, Outcome, Ticket};
 use ronde_testkit::{Tensor, TestRank, TestRng};
@@ -118,6 +118,7 @@ impl<'a> Trial<'a> {
             kind: self.case.kind(part.start, self.me, self.circle.ranks),
             dtype: self.case.dtype,
             shapes: sources[part.clone()].iter().map(|tensor| tensor.shape().to_vec()).collect(),
+            device: DeviceKind::Cpu,
         };
         let pairs = sources[part.clone()].iter().zip(&targets[part.clone()]);
         let (engine, tensors) = (&self.member.engine, Tensor::submission(&request.kind, pairs));

@@ -1,7 +1,7 @@
 //! What an agent finds out about its host for `ronde doctor`.
 //!
 //! Everything is read from the system, except the installed packages, which a Python process lists,
-//! and the GPUs, which `nvidia-smi` lists. Both programs are stopped after [`LIMIT`].
+//! and what is known about [`gpus`]. All programs are stopped after [`LIMIT`].
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use ronde_control::doctor::{Cpus, Facts, Gpu, Gpus, Limit, MemoryInfo, ProcessLimits, Python};
+use ronde_control::doctor::{Cpus, Facts, Limit, MemoryInfo, ProcessLimits, Python};
 use rustix::process::{Resource, Rlimit, getrlimit};
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use super::gpus;
 use crate::interfaces;
 
 /// Time limit for each program.
@@ -24,7 +25,7 @@ const PACKAGES: &str = include_str!("packages.py");
 
 /// Collects all facts about this host. `program` is this executable.
 pub(super) async fn facts(program: &Path) -> Facts {
-    let (python, gpus) = tokio::join!(python(program), gpus());
+    let (python, gpus) = tokio::join!(python(program), gpus::find(program));
     let name = rustix::system::uname();
     Facts {
         hostname: name.nodename().to_string_lossy().into_owned(),
@@ -94,7 +95,7 @@ async fn python(program: &Path) -> Python {
 }
 
 /// The Python that this command was installed for, or else the one on the PATH.
-fn interpreter(program: &Path) -> PathBuf {
+pub(super) fn interpreter(program: &Path) -> PathBuf {
     let beside = program.parent().map(|folder| folder.join("python"));
     beside.filter(|python| python.is_file()).unwrap_or_else(|| "python3".into())
 }
@@ -110,35 +111,10 @@ fn packages(text: &str) -> Python {
     Python { executable, version, packages: named, problem }
 }
 
-async fn gpus() -> Gpus {
-    let query = ["--query-gpu=driver_version,memory.total,name", "--format=csv,noheader"];
-    match output(Command::new("nvidia-smi").args(query)).await {
-        Ok(text) => devices(&text),
-        // Without `nvidia-smi`, the host has no NVIDIA GPU.
-        Err(problem) if problem == ABSENT => Gpus::default(),
-        Err(problem) => Gpus { problem: Some(problem), ..Gpus::default() },
-    }
-}
-
-/// Parses lines such as `570.1, 143771 MiB, NVIDIA H200`.
-fn devices(text: &str) -> Gpus {
-    let mut gpus = Gpus::default();
-    for line in text.lines() {
-        let mut fields = line.splitn(3, ',').map(|field| field.trim().to_owned());
-        if let (Some(driver), Some(memory), Some(name)) =
-            (fields.next(), fields.next(), fields.next())
-        {
-            gpus.driver = Some(driver);
-            gpus.devices.push(Gpu { name, memory });
-        }
-    }
-    gpus
-}
-
-const ABSENT: &str = "was not found";
+pub(super) const ABSENT: &str = "was not found";
 
 /// The standard output of a program that succeeds in time, or else what went wrong.
-async fn output(command: &mut Command) -> Result<String, String> {
+pub(super) async fn output(command: &mut Command) -> Result<String, String> {
     command.stdin(Stdio::null()).kill_on_drop(true);
     let output = match timeout(LIMIT, command.output()).await {
         Ok(Ok(output)) => output,
@@ -191,9 +167,6 @@ mod tests {
         assert_eq!(python.version.as_deref(), Some("3.11.2"));
         assert_eq!(python.packages["torch"], "2.9.0+cpu");
         assert_eq!(packages("").problem.as_deref(), Some("printed nothing"));
-        let gpus = devices("570.1, 143771 MiB, NVIDIA H200\n570.1, 143771 MiB, NVIDIA H200\n");
-        assert_eq!((gpus.devices.len(), gpus.driver.as_deref()), (2, Some("570.1")));
-        assert_eq!(gpus.devices[0].name, "NVIDIA H200");
         assert_eq!(kibibytes("MemTotal:    8 kB\n", "MemTotal:"), 8192);
     }
 

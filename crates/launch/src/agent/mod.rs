@@ -8,6 +8,7 @@
 
 mod condition;
 mod examine;
+pub(crate) mod gpus;
 pub mod join;
 mod path_check;
 mod pipe;

@@ -7,14 +7,16 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use ronde_control::Worker;
 use ronde_control::wire::agent::{Exit, OutputStream, StartFailure, Terminal, WorkerSpec};
+use ronde_control::{CUDA_VISIBLE_DEVICES, GpuShare, Worker};
 use rustix::fs::{Access, access};
 use rustix::process::Pid;
 use tokio::net::unix::pipe;
 
 use super::terminal;
 use crate::hidden;
+
+type WorkerEnv = Vec<(OsString, OsString)>;
 
 /// A running worker, and the agent's ends of its pipes.
 pub(super) struct RunningWorker {
@@ -28,12 +30,16 @@ pub(super) struct RunningWorker {
 pub(super) fn start(program: &Path, spec: WorkerSpec) -> Result<RunningWorker, Exit> {
     let cwd = PathBuf::from(OsString::from_vec(spec.cwd));
     let argv: Vec<OsString> = spec.argv.into_iter().map(OsString::from_vec).collect();
-    let env: Vec<(OsString, OsString)> = spec
+    let env: WorkerEnv = spec
         .env
         .into_iter()
         .map(|(name, value)| (OsString::from_vec(name), OsString::from_vec(value)))
         .chain(spec.own.into_iter().filter_map(own))
         .collect();
+    let env = match spec.gpus {
+        Some(share) => with_gpus(env, share)?,
+        None => env,
+    };
     if let Some(why) = unusable(&cwd) {
         let reason = format!("the directory `{}` {why}", cwd.display());
         return Err(not_started(StartFailure::Directory, reason));
@@ -63,6 +69,16 @@ pub(super) fn start(program: &Path, spec: WorkerSpec) -> Result<RunningWorker, E
         worker.terminal = Some(terminal);
     }
     Ok(worker)
+}
+
+/// Limits a worker to its part of the GPUs that its environment lists.
+fn with_gpus(mut env: WorkerEnv, share: GpuShare) -> Result<WorkerEnv, Exit> {
+    let place = env.iter().position(|(name, _)| name == CUDA_VISIBLE_DEVICES);
+    let listed = place.map(|place| env.swap_remove(place).1.to_string_lossy().into_owned());
+    let visible = share.visible(listed.as_deref());
+    let visible = visible.map_err(|reason| not_started(StartFailure::TooFewGpus, reason))?;
+    env.push((CUDA_VISIBLE_DEVICES.into(), visible.into()));
+    Ok(env)
 }
 
 /// Gives a worker its terminal and returns the agent's end. If the host has none left, the worker

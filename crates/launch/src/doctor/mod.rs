@@ -5,10 +5,10 @@
 //! never waits longer than the plan allows, whatever the hosts do.
 
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ronde_control::doctor::{ClockOffset, DoctorInput, DoctorReport, DoctorRun};
+use ronde_control::doctor::{ClockOffset, DoctorInput, DoctorReport, DoctorRun, Gpus};
 use ronde_control::host_setup::SetupHost;
 use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent};
@@ -20,7 +20,7 @@ use crate::driver::start::Span;
 use crate::driver::{DriverInput, entropy, hex, service, start};
 use crate::reach::ReachMethod;
 use crate::supervise::{self, Scope};
-use crate::{LaunchError, block_on};
+use crate::{LaunchError, agent, block_on};
 
 /// How long agents may take to exit.
 const EXIT_LIMIT: Duration = Duration::from_millis(1500);
@@ -44,6 +44,11 @@ pub struct DoctorPlan {
 /// Checks all hosts concurrently and returns the findings; blocks.
 pub fn doctor_run(plan: &DoctorPlan) -> Result<DoctorReport, LaunchError> {
     block_on(run(plan))
+}
+
+/// Finds the GPUs of this host and the libraries for them; blocks. `program` is this executable.
+pub fn gpus(program: &Path) -> Result<Gpus, LaunchError> {
+    block_on(async { Ok(agent::gpus::find(program).await) })
 }
 
 async fn run(plan: &DoctorPlan) -> Result<DoctorReport, LaunchError> {

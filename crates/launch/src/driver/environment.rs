@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStringExt;
 
+use ronde_control::CUDA_VISIBLE_DEVICES;
 use ronde_control::host_setup::HostPlan;
 use ronde_control::job::Start;
 use ronde_control::settings::{
@@ -38,6 +39,7 @@ pub(super) struct WorkerPlace<'a> {
 
 /// Variables that belong to a host or to a login there, and are not passed to other hosts.
 const OWN: &[&str] = &[
+    CUDA_VISIBLE_DEVICES,
     "DBUS_SESSION_BUS_ADDRESS",
     "DISPLAY",
     "HOME",
@@ -152,6 +154,19 @@ mod tests {
             rank: Rank(3),
             size: 4,
             late: false,
+        }
+    }
+
+    #[test]
+    fn what_describes_a_host_or_a_login_stays_there() {
+        for (name, expected) in [
+            ("HOME", false),
+            ("CUDA_VISIBLE_DEVICES", false),
+            ("BASH_FUNC_module%%", false),
+            ("RONDE_NCCL", true),
+            ("PYTHONPATH", true),
+        ] {
+            assert_eq!(travels(&name.into()), expected, "{name}");
         }
     }
 

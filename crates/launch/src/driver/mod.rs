@@ -81,6 +81,8 @@ pub struct Job {
     pub interfaces: Vec<String>,
     /// How long hosts may take to find each other.
     pub start_timeout: Duration,
+    /// How many GPUs of its host each rank sees; `None` leaves that to the ranks.
+    pub gpus_per_rank: Option<u32>,
     /// What happens to the ranks' output.
     pub output: OutputOptions,
     /// Where watchers find the job, if watching is enabled.

@@ -1,6 +1,7 @@
 //! Errors for native code of a framework: a class, and a text.
 
 use ronde_core::Error;
+use ronde_core::device::DeviceError;
 
 use crate::child;
 
@@ -34,6 +35,12 @@ impl Failure {
 
     pub(crate) fn invalid(text: &str) -> Failure {
         Failure { fault: ErrorClass::Invalid, text: text.into() }
+    }
+}
+
+impl From<DeviceError> for Failure {
+    fn from(error: DeviceError) -> Failure {
+        Failure::from(&Error::from(error))
     }
 }
 

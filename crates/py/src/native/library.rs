@@ -4,6 +4,7 @@
 //! does not have is reported by name.
 #![expect(unsafe_code, reason = "the dynamic loader returns addresses")]
 
+use std::error::Error as _;
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 
@@ -29,7 +30,11 @@ impl Library {
     pub(crate) unsafe fn open(path: &str, flags: c_int) -> Result<Library, String> {
         // SAFETY: guaranteed by the caller.
         let opened = unsafe { Opened::open(Some(path), RTLD_NOW | flags) };
-        opened.map(Library).map_err(|error| format!("`{path}` cannot be opened: {error}"))
+        opened.map(Library).map_err(|error| {
+            // Only the cause says what is wrong with the file.
+            let cause = error.source().map_or_else(|| error.to_string(), |cause| cause.to_string());
+            format!("`{path}` cannot be opened: {cause}")
+        })
     }
 
     /// A function of the library; the error is the function's name.

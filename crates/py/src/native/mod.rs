@@ -13,11 +13,13 @@ mod library;
 pub(crate) use self::failure::{ErrorClass, Failure};
 pub(crate) use self::library::Library;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ronde_control::negotiate::{CollectiveKind, Request};
 use ronde_control::{DType, Rank, ReduceOp, SetId};
 use ronde_core::Error;
+use ronde_core::device::Event;
 use ronde_core::engine::{Engine, Outcome, Tensors};
 
 use super::tensor::View;
@@ -60,6 +62,8 @@ pub(crate) enum CallOutcome {
     /// The results are in the memory that was allocated for them. For each tensor: the number of
     /// rows from each member, or the number that this rank got.
     Placed(Vec<Vec<u64>>),
+    /// The collective is on its way on the GPU; its results are there behind this event.
+    Launched(Arc<Event>),
     /// All ranks have joined; this is the last one.
     Joined(u32),
 }
@@ -105,7 +109,7 @@ pub(crate) fn submit(call: CollectiveCall, submitted: SubmittedTensors, done: Na
         Err(error) => return done(Err(Failure::from(&error))),
     };
     let SubmittedTensors { dtype, shapes, tensors } = submitted;
-    let request = Request { name, set, kind, dtype, shapes };
+    let request = Request { name, set, kind, dtype, shapes, device: tensors.device() };
     let done = Box::new(|outcome| done(answer(outcome)));
     engine.submit_then(request, tensors, done);
 }
@@ -189,7 +193,8 @@ fn answer(outcome: Result<Outcome, Error>) -> Result<CallOutcome, Failure> {
     match outcome {
         Ok(Outcome::Placed(rows)) => Ok(CallOutcome::Placed(rows)),
         Ok(Outcome::Joined { last }) => Ok(CallOutcome::Joined(last.0)),
-        // Nothing that is submitted here allocates results or creates process sets.
+        Ok(Outcome::Launched { done, .. }) => Ok(CallOutcome::Launched(done)),
+        // Nothing that is submitted here has the engine allocate results, or creates process sets.
         Ok(Outcome::Done | Outcome::Made(_) | Outcome::SetAdded { .. }) => Ok(CallOutcome::Done),
         Err(error) => {
             errors::remember(&error);

@@ -94,8 +94,8 @@ fn warn_about_host_memory() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
         tracing::warn!(
-            "collectives of tensors on a GPU go through the host's memory in this release; results \
-             are correct, but TensorFlow copies the tensors"
+            "tensors on a GPU go through host memory: TensorFlow copies them, because it lets no op \
+             of another package use its streams; results are correct, but take longer"
         );
     });
 }

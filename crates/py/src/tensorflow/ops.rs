@@ -218,7 +218,8 @@ const OPS: &[OpDef] = &[
 pub(super) fn register(api: &TfApi) -> Result<(), String> {
     for op in OPS {
         define(api, op)?;
-        // On a GPU the tensors go through host memory, and TensorFlow copies them.
+        // A kernel on a GPU would need TensorFlow's stream, which `TF_GetStream` returns only for
+        // pluggable devices. So TensorFlow copies the tensors to host memory and back.
         for device in [c"CPU", c"GPU"] {
             add_kernel(api, op, device)?;
         }

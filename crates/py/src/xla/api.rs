@@ -91,7 +91,7 @@ pub(super) struct Frame {
     pub(super) size: usize,
     pub(super) extensions: *mut Extension,
     pub(super) api: *const XlaApi,
-    context: XlaHandle,
+    pub(super) context: XlaHandle,
     pub(super) stage: c_int,
     pub(super) operands: Buffers,
     pub(super) results: Buffers,
@@ -160,6 +160,22 @@ impl MessageArguments {
     }
 }
 
+/// A call's context, and a place for the stream that its program runs on.
+#[repr(C)]
+pub(super) struct StreamArguments {
+    size: usize,
+    extensions: *mut Extension,
+    context: XlaHandle,
+    pub(super) stream: XlaHandle,
+}
+
+impl StreamArguments {
+    pub(super) fn new(context: XlaHandle) -> StreamArguments {
+        let (size, extensions) = (size_of::<StreamArguments>(), std::ptr::null_mut());
+        StreamArguments { size, extensions, context, stream: std::ptr::null_mut() }
+    }
+}
+
 /// The functions of a handler, one for each stage of a program's life.
 #[repr(C)]
 struct Bundle {
@@ -197,6 +213,7 @@ impl RegisterArguments {
 
 type OfError = unsafe extern "C" fn(*mut MessageArguments);
 type Register = unsafe extern "C" fn(*mut RegisterArguments) -> XlaHandle;
+type OfStream = unsafe extern "C" fn(*mut StreamArguments) -> XlaHandle;
 type ErrorCreate = unsafe extern "C" fn(*mut ErrorArguments) -> XlaHandle;
 pub(super) type OfFuture = unsafe extern "C" fn(*mut FutureArguments) -> XlaHandle;
 type OfFutureError = unsafe extern "C" fn(*mut FutureErrorArguments) -> XlaHandle;
@@ -212,7 +229,7 @@ pub(super) struct XlaApi {
     pub(super) error_message: OfError,
     error_destroy: XlaHandle,
     pub(super) handler_register: Register,
-    stream: XlaHandle,
+    pub(super) stream: OfStream,
     type_register: XlaHandle,
     context: XlaHandle,
     state_set: XlaHandle,

@@ -1,5 +1,6 @@
 //! Completion of a call. Often it is complete before the handler returns; otherwise it is reported
-//! through a future or, where there are none, the handler waits.
+//! through a future or, where there are none, the handler waits. On a GPU it always waits, but only
+//! until the collectives are launched: from there on the program's stream waits for them.
 //!
 //! Completing a future may run the rest of the program in the same thread, which takes long and may
 //! wait for other collectives. So the engine's threads leave this to a separate thread, which
@@ -11,14 +12,17 @@ use std::mem::offset_of;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::Builder;
+
+use ronde_core::device::Event;
 
 use super::api::{
     ErrorArguments, Frame, FutureArguments, FutureErrorArguments, OfFuture, XlaApi, XlaHandle,
 };
+use super::stream::XlaStream;
 use super::tensorflow;
-use crate::native::{self, ErrorClass, Failure};
+use crate::native::{self, CallOutcome, ErrorClass, Failure};
 
 /// A call that consists of several submissions, and is done when the last of them is.
 pub(super) struct PendingCall(Mutex<CallState>);
@@ -27,6 +31,8 @@ pub(super) struct PendingCall(Mutex<CallState>);
 struct CallState {
     left: usize,
     failure: Option<Failure>,
+    /// What the program's stream has to wait for.
+    launched: Vec<Arc<Event>>,
     /// The future to complete at the end, once the handler has returned.
     future: Option<(&'static XlaApi, XlaHandle)>,
 }
@@ -41,10 +47,14 @@ impl PendingCall {
     }
 
     /// Counts a completed submission.
-    pub(super) fn count(&self, failure: Option<Failure>) {
+    pub(super) fn count(&self, answer: Result<CallOutcome, Failure>) {
         let mut state = self.lock();
-        if let Some(failure) = failure {
-            state.failure.get_or_insert(failure);
+        match answer {
+            Ok(CallOutcome::Launched(event)) => state.launched.push(event),
+            Ok(_) => {}
+            Err(failure) => {
+                state.failure.get_or_insert(failure);
+            }
         }
         state.left -= 1;
         if state.left > 0 {
@@ -61,8 +71,25 @@ impl PendingCall {
         if self.promise(api, frame) {
             return null_mut();
         }
-        native::wait_until(&|| self.lock().left == 0);
+        self.wait();
         self.lock().failure.take().map_or(null_mut(), |failure| error(api, &failure))
+    }
+
+    /// What the handler of a program on a GPU returns after submitting everything. The stream waits
+    /// for whatever is launched even if another part has failed: XLA then frees all the memory.
+    pub(super) fn outcome_on(&self, api: &XlaApi, stream: &XlaStream) -> XlaHandle {
+        self.wait();
+        let mut state = self.lock();
+        for event in std::mem::take(&mut state.launched) {
+            if let Err(failure) = stream.wait_for(&event) {
+                state.failure.get_or_insert(failure);
+            }
+        }
+        state.failure.take().map_or(null_mut(), |failure| error(api, &failure))
+    }
+
+    fn wait(&self) {
+        native::wait_until(&|| self.lock().left == 0);
     }
 
     /// Puts a future into the frame, if this XLA has futures and the call is not complete.

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use pyo3::prelude::*;
 
 use super::api::{MessageArguments, RegisterArguments, XlaApi};
-use super::{HANDLERS, Handler};
+use super::{HANDLERS, Handler, Handlers};
 use crate::native::Library;
 
 /// The mangled name of `xla::ffi::GetXlaFfiApi()`.
@@ -47,7 +47,7 @@ fn register() -> Result<(), String> {
         return Err("this version of XLA's foreign function interface is not supported".into());
     }
     ADDRESS.get_or_init(|| std::ptr::from_ref(api).addr());
-    HANDLERS.iter().try_for_each(|(name, handler)| add(api, name, *handler))
+    HANDLERS.iter().try_for_each(|Handlers { name, host, .. }| add(api, name, *host))
 }
 
 fn add(api: &XlaApi, name: &'static str, handler: Handler) -> Result<(), String> {

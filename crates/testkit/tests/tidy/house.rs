@@ -7,11 +7,14 @@
 /// Which of our crates each crate may depend on. Tests may also use `testkit`.
 pub(crate) const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("control", &[]),
-    ("core", &["control"]),
+    // The stand-in is for its tests.
+    ("core", &["control", "standin-gpu"]),
     ("launch", &["control"]),
     ("cli", &["control", "launch"]),
     // Under another launcher, rank 0 runs the rendezvous, which is part of `launch`.
     ("py", &["control", "core", "launch", "cli"]),
+    // It knows nothing of Ronde, only the interfaces of NVIDIA.
+    ("standin-gpu", &[]),
     ("tensorflow", &[]),
     ("testkit", &["control", "core", "launch"]),
 ];
@@ -22,12 +25,16 @@ pub(crate) const CORE_ARROWS: &[(&str, &[&str])] = &[
     ("watch", &["error"]),
     ("buffer", &["error"]),
     ("reduce", &["error", "buffer"]),
+    ("device", &["buffer", "reduce"]),
     ("transport", &["error", "buffer"]),
     ("group", &["error", "buffer", "transport"]),
     // The tunnel of a data service: connections, but no tensors.
     ("tunnel", &["transport"]),
     ("collective", &["error", "buffer", "reduce", "transport", "group"]),
-    ("engine", &["error", "watch", "buffer", "reduce", "transport", "group", "collective"]),
+    (
+        "engine",
+        &["error", "watch", "buffer", "reduce", "device", "transport", "group", "collective"],
+    ),
 ];
 
 /// External crates that a crate of ours must not depend on, except in its tests.
@@ -78,6 +85,9 @@ pub(crate) const UNSAFE_PLACES: &[&str] = &[
     "crates/core/src/watch/signal.rs",
     // Socket filters are raw memory, and a library's descriptors are plain numbers.
     "crates/core/src/tunnel/filter.rs",
+    // The C interfaces of NVIDIA's driver and of NCCL.
+    "crates/core/src/device/",
+    "crates/core/tests/gpu/",
     "crates/core/tests/models/",
     "crates/py/src/capsule.rs",
     // Calls a C library that is loaded at run time.
@@ -93,6 +103,8 @@ pub(crate) const UNSAFE_PLACES: &[&str] = &[
     "crates/py/src/tensorflow/",
     // XLA calls functions by address, with structures of its C interface.
     "crates/py/src/xla/",
+    // The C interfaces of NVIDIA's driver and of NCCL, and tests that call them as C does.
+    "crates/standin-gpu/",
     "crates/tensorflow/src/",
 ];
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from horovod import _native
 from horovod.common.elastic import FrameworkState
 from horovod.torch.elastic.copies import copied
 from horovod.torch.elastic.sampler import ElasticSampler
@@ -203,6 +204,7 @@ class TorchState(FrameworkState):
         for handler in self._handlers.values():
             handler.sync()
         super().sync()
+        _native.finish_on_gpu()
         for handler in self._handlers.values():
             handler.save()
 

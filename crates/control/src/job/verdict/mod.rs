@@ -462,6 +462,10 @@ fn not_started(obstacle: StartFailure, host: &str) -> String {
         StartFailure::Directory => format!(
             "ranks run in the directory where the job was started: it must exist on `{host}` too"
         ),
+        StartFailure::TooFewGpus => format!(
+            "name more GPUs in CUDA_VISIBLE_DEVICES on `{host}`, give it fewer slots, or lower \
+             `--gpus-per-rank`"
+        ),
         StartFailure::System => format!("check the limits of `{host}`: `ulimit -a`, `free`, `df`"),
     }
 }

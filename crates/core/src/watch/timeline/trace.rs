@@ -5,6 +5,9 @@
 //! `ALLREDUCE`, which contains `QUEUE` (all ranks are ready, but another bucket is in progress) and
 //! the transfer itself. Spans are pairs of a beginning and an end; each row tracks its open spans,
 //! so that a lost event leaves no end without a beginning.
+//!
+//! A tensor on a GPU is launched where others are transferred, and the host goes on. What the GPU
+//! then does has a row of its own, `GPU`.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -23,6 +26,14 @@ pub(crate) enum TraceEvent {
     Started { name: String, kind: &'static str, activity: String, at: Duration },
     /// The transfer has finished.
     Finished { name: String, at: Duration, result: ResultShape },
+    /// The GPU has run a bucket.
+    OnGpu {
+        activity: String,
+        /// The name of the first tensor, how many there are, and their bytes.
+        what: (String, usize, u64),
+        started: Duration,
+        ended: Duration,
+    },
     /// A bucket begins.
     Cycle { at: Duration },
 }
@@ -109,6 +120,14 @@ impl Trace {
                 let ts = self.micros(*at);
                 let Some(row) = self.rows.get_mut(name) else { return };
                 row.close(ts, result.arguments(), out);
+            }
+            TraceEvent::OnGpu { activity, what: (first, tensors, bytes), started, ended } => {
+                let pid = self.row("GPU", "GPU", out).pid;
+                let (name, ts) = (Some(activity.as_str()), Some(self.micros(*started)));
+                let dur = Some(ended.saturating_sub(*started).as_micros() as u32);
+                let args = Some(json!({ "first": first, "tensors": tensors, "bytes": bytes }));
+                TraceRecord { ph: "X", name, ts, dur, args, pid, ..TraceRecord::default() }
+                    .write(out);
             }
             TraceEvent::Cycle { at } => {
                 let (name, ts, s) = (Some("CYCLE_START"), Some(self.micros(*at)), Some("g"));
@@ -242,6 +261,15 @@ mod tests {
     fn finished(micros: u64) -> TraceEvent {
         let result = ResultShape::Of("float32", "[2, 3]".into());
         TraceEvent::Finished { name: X.into(), at: at(micros), result }
+    }
+
+    #[test]
+    fn what_the_gpu_does_has_a_row_of_its_own() {
+        let what = (X.to_owned(), 3, 4096);
+        let (activity, started, ended) = ("NCCL_ALLREDUCE".to_owned(), at(20), at(4520));
+        let text = written(&[TraceEvent::OnGpu { activity, what, started, ended }]);
+        let expected = r#"{"ph":"X","name":"NCCL_ALLREDUCE","ts":20.0,"dur":4500,"args":{"bytes":4096,"first":"allreduce.x","tensors":3},"pid":1}"#;
+        assert!(text.contains(r#"{"name":"GPU"}"#) && text.ends_with(expected), "{text}");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use ronde_control::status::Status;
 use ronde_control::wire::agent::{
     AgentToDriver, DriverToAgent, OutputStream, Terminal, WindowSize, WorkerSpec, output_cost,
 };
-use ronde_control::{Rank, Time, VERSION, Worker, printable};
+use ronde_control::{GpuShare, Rank, Time, VERSION, Worker, printable};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -274,6 +274,11 @@ impl<'a> Driver<'a> {
             env: environment::of(inherited, (&self.context.key, &handle.mark), plan, part),
             own: if inherits { Vec::new() } else { environment::own() },
             terminal,
+            gpus: self.job.gpus_per_rank.map(|gpus_per_rank| GpuShare {
+                slot: start.slot,
+                slots: slot.local_size,
+                gpus_per_rank,
+            }),
         };
         // One at a time: an environment may be large, and the size of a frame is limited.
         handle.tell(DriverToAgent::Start { workers: vec![spec] });

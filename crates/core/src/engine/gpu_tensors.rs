@@ -1,0 +1,69 @@
+//! The memory of a submission whose tensors are on a GPU.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ronde_control::negotiate::{CollectiveKind, Request};
+
+use crate::buffer::{DeviceMemory, Input, Operand, Output};
+use crate::device::{Event, Gpu};
+
+/// Allocates GPU memory for one result, like `AllocateResult`. The event is one behind which the
+/// memory may be written.
+pub type AllocateOnGpu =
+    Box<dyn Fn(usize, &[u64]) -> Result<(Output<DeviceMemory>, Event), String> + Send>;
+
+/// Tensors on a GPU.
+///
+/// The engine drops these handles when the collective is launched, not when it is done: the caller
+/// keeps the memory until its own stream waits for the event in the outcome.
+pub struct GpuTensors {
+    /// The point in the order of the caller's stream at which the tensors are ready.
+    pub ready: Event,
+    /// The tensors.
+    pub memory: GpuMemory,
+}
+
+/// Where the tensors and their results are.
+pub enum GpuMemory {
+    /// Results are as long as their tensors and go to memory that the caller provides.
+    Given(Vec<Operand<DeviceMemory>>),
+    /// Results go to memory that the caller allocates when their sizes are known.
+    Placed(Vec<Input<DeviceMemory>>, AllocateOnGpu),
+}
+
+impl GpuTensors {
+    pub(super) fn gpu(&self) -> &Arc<Gpu> {
+        self.ready.gpu()
+    }
+
+    /// Whether the lengths are those of a request.
+    pub(super) fn fits(
+        &self,
+        request: &Request,
+        needed: impl Iterator<Item = Option<usize>>,
+    ) -> bool {
+        match (&request.kind, &self.memory) {
+            (
+                CollectiveKind::Allreduce { .. } | CollectiveKind::Broadcast { .. },
+                GpuMemory::Given(operands),
+            ) => {
+                let both = |length: Option<usize>| length.map(|length| (length, length));
+                operands.iter().map(|operand| Some(operand.lengths())).eq(needed.map(both))
+            }
+            (
+                CollectiveKind::Allgather
+                | CollectiveKind::Alltoall { .. }
+                | CollectiveKind::Reducescatter { .. },
+                GpuMemory::Placed(inputs, _),
+            ) => inputs.iter().map(|input| Some(input.length())).eq(needed),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Debug for GpuTensors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GpuTensors").finish_non_exhaustive()
+    }
+}

@@ -22,7 +22,7 @@ import numpy as np
 from horovod import _native
 from xla import Gpu
 
-AVERAGE, SUM = 0, 1
+AVERAGE, SUM, ADASUM = 0, 1, 2
 IS_APART = "devices=4" in os.environ["RONDE_STANDIN_GPU"]
 gpu = Gpu(RANK if IS_APART else 0)
 
@@ -96,6 +96,8 @@ made = _native.wait(_native.grouped_reducescatter([tensor([1.0, 2.0])] * 2, "s",
 assert [each.values() for each, _ in made] == [[2.0 * (RANK + 1)]] * 2
 assert _native.wait(_native.broadcast(*[tensor([RANK])] * 2, "b", 1)).values() == [1.0]
 _native.finish_on_gpu()
+for _ in range(2):
+    assert allreduce(tensor([3.0] * 5), "y", ADASUM).values() == [3.0] * 5
 
 # Nothing is ready before the gate opens; the host goes on.
 open_gate = gpu.close_gate()
@@ -117,7 +119,9 @@ def test_collectives_run_in_the_order_of_the_stream(tmp_path):
     with job(tmp_path, NCCL, COLLECTIVES) as running:
         running.hear("done")
         assert running.wait() == 0, running.output()
-        assert "GPU tensors go through host memory" not in running.output()
+        # NCCL has no Adasum: that alone goes through host memory.
+        notes = [line for line in running.output().splitlines() if "host memory" in line]
+        assert len(notes) == 1 and "`y` goes through host memory" in notes[0], notes
 
 
 THROUGH_HOST = COLLECTIVES.partition("# Nothing is ready")[0] + 'say("done")\n'
@@ -204,14 +208,14 @@ def test_a_death_ends_what_the_others_have_on_their_gpus(tmp_path):
 
 ELASTIC = """
 from horovod.common.elastic import ObjectState, run_fn
-from horovod.common.basics import _basics
 
 hvd.init()
-WORKER = os.getpid()
+KILLED = os.path.join(os.environ["SAY_FOLDER"], "killed")
 
 def train(state):
     while state.step < 12:
-        if state.step == 5 and hvd.size() == 3 and hvd.rank() == 2:
+        if state.step == 5 and hvd.rank() == hvd.size() - 1 and not os.path.exists(KILLED):
+            open(KILLED, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
         total = allreduce(tensor([1.0] * 10), "x").values()
         assert total == [float(hvd.size())] * 10, total
@@ -234,4 +238,6 @@ def test_an_elastic_job_goes_on_with_new_communicators(tmp_path):
         assert running.wait() == 0, running.output()
         events = [each for rank in range(3) for each in running.events(rank)]
         finished = [each for each in events if each["event"] == "finished"]
-        assert [(each["size"], each["step"]) for each in finished] == [(2, 12)] * 2, events
+        # On a slow machine, another rank may have come in place of the killed one.
+        assert len(finished) == finished[0]["size"] >= 2, events
+        assert {each["step"] for each in finished} == {12}, events

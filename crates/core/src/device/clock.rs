@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{DeviceError, Event, Gpu};
 
-/// How long the GPU may take to reach a point on a stream that has nothing else to do.
+/// How long reading both clocks may take: half of it is the largest error.
 const PATIENCE: Duration = Duration::from_millis(2);
 /// How long it may be used before the two clocks have drifted apart.
 const LIFETIME: Duration = Duration::from_secs(30);
@@ -17,19 +17,17 @@ pub(crate) struct GpuClock {
 }
 
 impl GpuClock {
-    /// Compares the clocks; nothing if the GPU is too busy to answer now.
+    /// Compares the clocks; nothing if the GPU or this thread was held up meanwhile.
     pub(crate) fn set(
         gpu: &Arc<Gpu>,
         now: impl Fn() -> Duration,
     ) -> Result<Option<GpuClock>, DeviceError> {
         let before = now();
         let base = gpu.mark_beside()?;
-        while !base.is_done()? {
-            if now().saturating_sub(before) > PATIENCE {
-                return Ok(None);
-            }
-        }
-        Ok(Some(GpuClock { base, at: before + now().saturating_sub(before) / 2 }))
+        while !base.is_done()? && now().saturating_sub(before) <= PATIENCE {}
+        let taken = now().saturating_sub(before);
+        let at = before + taken / 2;
+        Ok((taken <= PATIENCE).then_some(GpuClock { base, at }))
     }
 
     /// Whether it should be set again.

@@ -63,6 +63,8 @@ pub(super) struct GpuBuckets {
     asked: Option<Instant>,
     /// Whether a thread of this rank waits for results.
     is_awaited: bool,
+    /// Whether it was said that NCCL cannot do everything.
+    has_noted: bool,
 }
 
 /// How a process set reduces.
@@ -93,9 +95,19 @@ impl GpuBuckets {
         }
         let request = &bucket[0].request;
         self.settle_path(groups, waiter, request.set)?;
-        let (_, size) = run::place(groups, request.set)?;
+        let (me, size) = run::place(groups, request.set)?;
         let has_nccl = matches!(self.sets.get(&request.set), Some(SetPath::Nccl(_)));
-        Ok(has_nccl && nccl_can(request, size))
+        let can = nccl_can(request, size);
+        if has_nccl && !can && me == 0 && !std::mem::replace(&mut self.has_noted, true) {
+            tracing::warn!(
+                "`{}` goes through host memory, because NCCL has no {} of {}; other GPU tensors do \
+                 not",
+                request.name,
+                reduction_of(request).unwrap_or_default(),
+                request.dtype
+            );
+        }
+        Ok(has_nccl && can)
     }
 
     /// Runs a bucket that was prepared. A rank that has joined has nothing in flight, and takes
@@ -216,6 +228,18 @@ fn finish(path: SetPath) -> Option<JoinHandle<()>> {
 fn on_gpu(flight: &InFlight) -> Option<&GpuTensors> {
     match &flight.pending.tensors {
         Tensors::OnGpu(tensors) => Some(tensors),
+        _ => None,
+    }
+}
+
+/// What a request reduces with, in words; none if it does not reduce.
+fn reduction_of(request: &Request) -> Option<String> {
+    match request.kind {
+        CollectiveKind::Allreduce { op, prescale, postscale }
+        | CollectiveKind::Reducescatter { op, prescale, postscale } => {
+            let scaled = if prescale * postscale == 1.0 { "" } else { "scaled " };
+            Some(format!("{scaled}{}", op.to_string().to_lowercase()))
+        }
         _ => None,
     }
 }

@@ -10,11 +10,13 @@ use std::sync::Arc;
 use ronde_control::ReduceOp;
 use ronde_control::negotiate::{CollectiveKind, ReleasedTensor, Request};
 
+use super::results::GpuResults;
 use super::spans::{BucketSpan, spans};
-use super::{AllocateOnGpu, GpuMemory, GpuResults, GpuTensors, InFlight, on_gpu, wait_until};
+use super::{InFlight, on_gpu, wait_until};
 use crate::buffer::{Buffer, DeviceMemory, Input, Operands, Output, Row, RowMut};
 use crate::collective::{self, Parts, row};
 use crate::device::{DeviceError, Event, Gpu, PAGE, PinnedBuffer};
+use crate::engine::gpu_tensors::{AllocateOnGpu, GpuMemory, GpuTensors};
 use crate::engine::run::{self, BucketOutcome};
 use crate::engine::ticket::Outcome;
 use crate::error::Error;

@@ -2,8 +2,9 @@
 
 use ronde_control::negotiate::ReleasedTensor;
 
-use super::{GpuMemory, InFlight, on_gpu};
+use super::{InFlight, on_gpu};
 use crate::buffer::{DeviceMemory, Operand};
+use crate::engine::gpu_tensors::GpuMemory;
 
 /// A tensor of a bucket, or zeros of a rank that has joined.
 pub(super) enum BucketSpan<'a> {

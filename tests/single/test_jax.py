@@ -156,19 +156,27 @@ def calls_of(function, *arguments):
     return [(result, operands.split(", ")) for result, operands in found]
 
 
-def test_on_gpus_each_call_takes_a_result_of_the_one_before(in_order):
+def test_on_gpus_each_call_takes_the_token_of_the_one_before(in_order):
     def step(x, y):
         tree = hvd.allreduce({"large": x, "small": y, "empty": jnp.zeros((0, 3))})
         return tree, hvd.allreduce(y), hvd.allgather(x)
 
     x, y = jnp.ones(3), jnp.ones((), jnp.int32)
     first, second, third = calls_of(step, x, y)
-    # A tree's smallest result: nothing has to keep a large one.
-    assert len(first[1]) == 3 and second[1][-1] == f"{first[0]}#2"
-    assert len(second[1]) == 2 and third[1][-1] == second[0]
+    assert len(first[1]) == 3 and second[1][-1] == f"{first[0]}#3"
+    assert len(second[1]) == 2 and third[1][-1] == f"{second[0]}#1"
     with jax.checking_leaks():
         tree, small, rows = jax.jit(lambda x, y: step(x, y))(x, y)
     assert tree["large"].tolist() == rows.tolist() == [1] * 3 and small == 1
+
+
+def test_on_gpus_a_call_without_any_rows_is_in_order_too(in_order):
+    def step(x):
+        return hvd.allreduce(x), hvd.allgather(jnp.zeros((0, 3))), hvd.allreduce(2 * x)
+
+    _, second, third = calls_of(step, jnp.ones(3))
+    assert third[1][-1] == f"{second[0]}#1"
+    assert [each.shape for each in jax.jit(step)(jnp.ones(3))] == [(3,), (0, 3), (3,)]
 
 
 def test_on_gpus_derivatives_are_in_order_too(in_order):
@@ -178,8 +186,8 @@ def test_on_gpus_derivatives_are_in_order_too(in_order):
     calls = calls_of(jax.grad(loss), jnp.ones(3))
     assert [len(operands) for _, operands in calls] == [1, 2, 2, 2]
     for before, (_, operands) in zip(calls, calls[1:]):
-        assert operands[-1] == before[0]
-    # The additional operand has no gradient, whatever its type, and is mapped like the others.
+        assert operands[-1] == f"{before[0]}#1"
+    # Tokens have no gradient, and are mapped like everything else.
     for way in (jax.jit(jax.grad(loss)), jax.grad(jax.jit(loss))):
         assert way(jnp.ones(3)).tolist() == [2] * 3
     mixed = jax.jit(lambda x: hvd.allreduce(jnp.arange(2)).sum() + loss(x))

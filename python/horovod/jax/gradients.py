@@ -25,11 +25,14 @@ Leaves = list[Any]
 
 def collective(spec: CollectiveSpec, leaves: Leaves) -> Leaves:
     """Runs a collective that can be differentiated."""
-    before = None if spec.after else order.previous(leaves)
+    if spec.has_token or not order.applies_to(leaves):
+        return _collective(spec, leaves)
+    before = order.previous(leaves)
     if before is not None:
-        spec, leaves = dataclasses.replace(spec, after=True), [*leaves, before]
-    results = _collective(spec, leaves)
-    order.remember(results)
+        leaves = [*leaves, before]
+    spec = dataclasses.replace(spec, has_token=True, after=before is not None)
+    *results, token = _collective(spec, leaves)
+    order.remember(results, token)
     return results
 
 
@@ -48,6 +51,7 @@ def _forward(spec: CollectiveSpec, leaves: Leaves) -> tuple[Leaves, Any]:
 
 
 def _backward(spec: CollectiveSpec, rows: _Rows, cotangents: Leaves) -> tuple[Leaves]:
+    cotangents = cotangents[: len(cotangents) - spec.has_token]
     # Arrays that are not of a continuous type have no gradient, and are not sent.
     live = [place for place, each in enumerate(cotangents) if each.dtype != jax.dtypes.float0]
     arrived = _RULES[spec.kind](

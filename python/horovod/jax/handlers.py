@@ -68,7 +68,9 @@ class Handlers:
         if collective in _SHAPELESS and self._has_vmap_method:
             options["vmap_method"] = "broadcast_all"
         if collective == "allreduce" and self._has_aliases:
-            options["input_output_aliases"] = {place: place for place in range(len(shapes))}
+            # One of them may have a token more.
+            pairs = min(len(shapes), len(operands))
+            options["input_output_aliases"] = {place: place for place in range(pairs)}
         target = f"ronde_{collective}"
         if self._at_once:
             results = self._ffi.ffi_call(target, list(shapes), *operands, **options, **attributes)

@@ -22,6 +22,8 @@ class CollectiveSpec(Call):
     order: int = 0
     # Whether the last operand is only there to make it run after another call.
     after: bool = False
+    # Whether the last result is only there to make another call run after it.
+    has_token: bool = False
 
     def backward(self, kind: str, **changes: object) -> CollectiveSpec:
         """The collective of the backward pass."""
@@ -33,6 +35,7 @@ class CollectiveSpec(Call):
             given=None if self.given is None else f"{self.given}.{step}",
             order=0,
             after=False,
+            has_token=False,
             **changes,  # type: ignore[arg-type]
         )
 

@@ -58,6 +58,8 @@ def _nothing() -> None:
 def _natively(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.Array]:
     reduced = spec.reduced(leaves)
     shapes = _shapes(spec, reduced)
+    if spec.has_token:
+        shapes.append(_struct((1,), np.dtype(np.uint8)))
     wide = {int: np.int64, float: np.float64, str: str}
     settings = {**spec.attributes(), "tokens": len(leaves) - len(reduced)}
     attributes = {name: wide[type(value)](value) for name, value in settings.items()}
@@ -78,6 +80,11 @@ def _by_callback(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.Array]
 
 
 def _shapes(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
+    return [_struct(tuple(spec.result(leaf.shape)), leaf.dtype) for leaf in leaves]
+
+
+def _struct(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
     # It is untyped in some releases.
     struct: Any = jax.ShapeDtypeStruct
-    return [struct(tuple(spec.result(leaf.shape)), leaf.dtype) for leaf in leaves]
+    made: jax.ShapeDtypeStruct = struct(shape, dtype)
+    return made

@@ -1,8 +1,9 @@
 """Runs the parallel suites of torch and JAX on the GPUs of this machine: `make gpu`.
 
 Ranks may share a GPU, so one is enough. Each suite runs twice: over NCCL, and through host memory,
-which is what ranks use without NCCL. A suite whose framework or NCCL is missing counts as failed:
-nothing is left out silently. With `--save`, the results go to `docs/reference/gpu.md`.
+which is what ranks use without NCCL. A suite whose framework is missing, or that could not use NCCL
+where it should, counts as failed: nothing is left out silently. With `--save`, the results go to
+`docs/reference/gpu.md`.
 """
 
 import argparse
@@ -15,27 +16,33 @@ import sys
 import tempfile
 from pathlib import Path
 
+from horovod import _native
+
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "reference" / "gpu.md"
 BEGIN, END = "<!-- results -->", "<!-- end of results -->"
-PACKAGES = ("torch", "jax", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+PACKAGES = ("torch", "jax")
+# What a job prints if all its GPU tensors do without NCCL.
+DETOUR = "GPU tensors go through host memory"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--save", action="store_true", help="write the results to the page")
     parser.add_argument("--ranks", nargs="+", type=int, default=(2, 4))
-    parser.add_argument("jobs", nargs="*", help="some of the suites, such as gpu-torch")
-    options = parser.parse_args()
     runner = load_runner()
-    jobs = [job for job in runner.jobs() if job.name.startswith("gpu-")]
-    chosen = [job for job in jobs if not options.jobs or job.name in options.jobs]
+    jobs = {job.name: job for job in runner.jobs() if job.name.startswith("gpu-")}
+    parser.add_argument("--suites", nargs="+", choices=jobs, default=list(jobs))
+    options = parser.parse_args()
+    chosen = [jobs[name] for name in options.suites]
     rows, failed = [], False
     with tempfile.TemporaryDirectory() as empty:
         for job in chosen:
             for ranks in options.ranks:
                 for path, env in paths(empty).items():
                     outcome = attempt(runner, job, ranks, env)
+                    if path == "NCCL" and outcome.problem is None and DETOUR in outcome.output:
+                        outcome = runner.Outcome(f"NCCL was not used\n{outcome.output}")
                     failed |= outcome.problem is not None
                     rows.append(row(job, ranks, path, outcome))
                     print(rows[-1], flush=True)
@@ -82,6 +89,8 @@ def about():
             versions.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             continue
+    number = _native.nccl_version()
+    versions.append(f"NCCL {number // 10000}.{number // 100 % 100}.{number % 100}")
     found = [gpu for gpu in gpus if gpu]
     return [f"{len(found)} GPU: {found[0]} (driver); {', '.join(versions)}."]
 

@@ -18,6 +18,7 @@ NCCL, HOST = "devices=2,lag=2ms", "devices=1,nccl=22809,lag=2ms"
 
 START = """
 import numpy as np
+from horovod import _native
 from xla import Array, Gpu, Xla, XlaError
 
 hvd.init()
@@ -140,6 +141,10 @@ say("texts", texts=texts)
 if RANK == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 say("lost", text=failure("allreduce", [own(3)], [own(3)], name="w", op=SUM, **PLAIN))
+try:
+    _native.finish_on_gpu()
+except Exception as error:
+    say("refused", text=str(error))
 """
 
 
@@ -154,6 +159,9 @@ def test_every_mistake_is_an_error_of_the_program(tmp_path):
             assert "CPU" in mixed[1] and "GPU" in mixed[1]
         (event,) = running.hear("lost", [0])
         assert "rank 1" in event["text"][1] and "SIGKILL" in event["text"][1]
+        # An elastic state must not save what the interrupted program has left.
+        (event,) = running.hear("refused", [0])
+        assert "rank 1" in event["text"], event
         assert running.wait() == 128 + signal.SIGKILL
 
 

@@ -145,11 +145,12 @@ def main():
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: what went wrong, or None, and how many tests each rank has run."""
+    """How a job ended: what went wrong, or None; how many tests each rank has run; its output."""
 
     problem: str | None
     passed: int = 0
     skipped: int = 0
+    output: str = ""
 
 
 def run(files, size, transport, job, chosen=None, silence=SILENCE_SECONDS):
@@ -180,7 +181,7 @@ def run_counted(files, size, transport, job, chosen=None, silence=SILENCE_SECOND
         problem = outcome.problem
         if running.returncode != 0:
             problem = f"the launcher ended with {running.returncode}, {problem}"
-        return replace(outcome, problem=f"{problem}\n{text}" if problem else None)
+        return replace(outcome, problem=f"{problem}\n{text}" if problem else None, output=text)
 
 
 def finishes(job, folder, silence):

@@ -157,14 +157,19 @@ static LAST: Mutex<Option<Arc<Event>>> = Mutex::new(None);
 pub(crate) fn wait_for(py: Python<'_>, done: Arc<Event>) -> PyResult<()> {
     let stream = current_stream(py, done.gpu().index())?;
     done.make_stream_wait(stream).map_err(|error| failed(&error))?;
-    *LAST.lock().expect("nothing panics while it holds this lock") = Some(done);
+    remember(done);
     Ok(())
+}
+
+/// Remembers that somebody's stream waits for a collective.
+pub(crate) fn remember(done: Arc<Event>) {
+    *LAST.lock().expect("nothing panics while it holds this lock") = Some(done);
 }
 
 /// Waits until all results so far are on the GPU; raises if a rank was lost before they were.
 #[pyfunction]
 pub(crate) fn finish_on_gpu(py: Python<'_>) -> PyResult<()> {
-    let last = LAST.lock().expect("nothing panics while it holds this lock").take();
+    let last = LAST.lock().expect("nothing panics while it holds this lock").clone();
     let Some(last) = last else { return Ok(()) };
     while !last.is_done().map_err(|error| failed(&error))? {
         py.check_signals()?;

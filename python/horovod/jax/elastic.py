@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from horovod import _native
 from horovod.common.arrays import from_rank_0, keep
 from horovod.common.basics import _basics
 from horovod.common.elastic import FrameworkState, rejoin, run_fn
@@ -63,6 +64,8 @@ class JaxState(FrameworkState):
         """Copy everything in memory."""
         # A failed step raises when its arrays are read: before anything is overwritten.
         found = {name: _Leaves(getattr(self, name)) for name in self._copies}
+        # On a GPU, a lost rank may have interrupted it without an error of the program.
+        _native.finish_on_gpu()
         for name, leaves in found.items():
             self._copies[name].take(leaves)
 

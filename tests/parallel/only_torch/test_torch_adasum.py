@@ -57,7 +57,7 @@ def test_the_optimizer_combines_what_each_rank_does_to_the_weights(kind):
                 replicas = [list(copy.parameters())[index] for copy in copies]
                 delta = adasum([(replica - start).cpu().numpy() for replica in replicas])
                 for replica in replicas:
-                    replica.copy_(start + torch.from_numpy(delta).to(start.dtype))
+                    replica.copy_(start + torch.from_numpy(delta).to(start))
     for ours, expected in zip(model.parameters(), copies[0].parameters()):
         assert torch.allclose(ours, expected, rtol=1e-4, atol=1e-6)
         assert torch.equal(hvd.broadcast(ours.detach(), 0), ours.detach())

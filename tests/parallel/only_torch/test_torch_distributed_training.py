@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from frameworks.torch import DEVICE
+from groups import prepare_group
 from torch.nn.parallel import DistributedDataParallel
 
 import horovod.torch as hvd
@@ -160,6 +161,8 @@ def test_a_mesh_of_two_dimensions():
     tensor = dtensor()
     from torch.distributed.device_mesh import init_device_mesh
 
+    for ranks in ([0, 2], [1, 3], [0, 1], [2, 3]):
+        prepare_group(ranks)
     mesh = init_device_mesh(DEVICE, (2, 2), mesh_dim_names=("outer", "inner"))
     whole = torch.arange(64.0).reshape(8, 8)
     spread = tensor.distribute_tensor(whole, mesh, [tensor.Shard(0), tensor.Shard(1)])

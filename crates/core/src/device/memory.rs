@@ -40,14 +40,8 @@ impl DeviceBuffer {
     /// dropped.
     pub(crate) fn part(&mut self, length: usize) -> Output<DeviceMemory> {
         assert!(length <= self.length, "it is that long");
-        // SAFETY: as below.
-        unsafe { Output::new(self.address as *mut u8, length, None) }
-    }
-
-    /// The memory, for work on our stream that is enqueued before this buffer is dropped.
-    pub(crate) fn output(&mut self) -> Output<DeviceMemory> {
         // SAFETY: freeing is enqueued behind all work that uses the memory.
-        unsafe { Output::new(self.address as *mut u8, self.length, None) }
+        unsafe { Output::new(self.address as *mut u8, length, None) }
     }
 }
 

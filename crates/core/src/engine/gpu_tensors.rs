@@ -3,8 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use ronde_control::negotiate::{CollectiveKind, Request};
-
 use crate::buffer::{DeviceMemory, Input, Operand, Output};
 use crate::device::{Event, Gpu};
 
@@ -35,30 +33,6 @@ pub enum GpuMemory {
 impl GpuTensors {
     pub(super) fn gpu(&self) -> &Arc<Gpu> {
         self.ready.gpu()
-    }
-
-    /// Whether the lengths are those of a request.
-    pub(super) fn fits(
-        &self,
-        request: &Request,
-        needed: impl Iterator<Item = Option<usize>>,
-    ) -> bool {
-        match (&request.kind, &self.memory) {
-            (
-                CollectiveKind::Allreduce { .. } | CollectiveKind::Broadcast { .. },
-                GpuMemory::Given(operands),
-            ) => {
-                let both = |length: Option<usize>| length.map(|length| (length, length));
-                operands.iter().map(|operand| Some(operand.lengths())).eq(needed.map(both))
-            }
-            (
-                CollectiveKind::Allgather
-                | CollectiveKind::Alltoall { .. }
-                | CollectiveKind::Reducescatter { .. },
-                GpuMemory::Placed(inputs, _),
-            ) => inputs.iter().map(|input| Some(input.length())).eq(needed),
-            _ => false,
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use ronde_control::negotiate::{CollectiveKind, Request};
 use ronde_control::{DeviceKind, Rank, SetId};
 
-use super::gpu_tensors::GpuTensors;
+use super::gpu_tensors::{GpuMemory, GpuTensors};
 use crate::buffer::{Buffer, Input, Operand, Output};
 use crate::device::Event;
 use crate::error::Error;
@@ -72,6 +72,31 @@ impl Tensors {
         }
     }
 
+    /// Whether these are tensors with results of the same lengths.
+    fn has_pairs_of(&self, lengths: impl Iterator<Item = Option<usize>>) -> bool {
+        let both = lengths.map(|length| length.map(|length| (length, length)));
+        match self {
+            Tensors::Given(operands) => operands.iter().map(|each| Some(each.lengths())).eq(both),
+            Tensors::OnGpu(GpuTensors { memory: GpuMemory::Given(operands), .. }) => {
+                operands.iter().map(|each| Some(each.lengths())).eq(both)
+            }
+            Tensors::Made(_) | Tensors::Placed(..) | Tensors::OnGpu(_) => false,
+        }
+    }
+
+    /// Whether these are tensors of these lengths, with results of any.
+    fn has_inputs_of(&self, lengths: impl Iterator<Item = Option<usize>>) -> bool {
+        match self {
+            Tensors::Made(inputs) | Tensors::Placed(inputs, _) => {
+                inputs.iter().map(|input| Some(input.length())).eq(lengths)
+            }
+            Tensors::OnGpu(GpuTensors { memory: GpuMemory::Placed(inputs, _), .. }) => {
+                inputs.iter().map(|input| Some(input.length())).eq(lengths)
+            }
+            Tensors::Given(_) | Tensors::OnGpu(_) => false,
+        }
+    }
+
     /// Refuses memory whose lengths do not match the request.
     pub(super) fn check(&self, request: &Request) -> Result<(), Error> {
         let size = request.dtype.size() as u64;
@@ -82,20 +107,15 @@ impl Tensors {
         let needed = request.shapes.iter().map(bytes);
         let fits = match (&request.kind, self) {
             _ if request.device != self.device() => false,
-            (_, Tensors::OnGpu(tensors)) => tensors.fits(request, needed),
-            (
-                CollectiveKind::Allreduce { .. } | CollectiveKind::Broadcast { .. },
-                Tensors::Given(operands),
-            ) => {
-                let both = |length: Option<usize>| length.map(|length| (length, length));
-                operands.iter().map(|operand| Some(operand.lengths())).eq(needed.map(both))
+            (CollectiveKind::Allreduce { .. } | CollectiveKind::Broadcast { .. }, tensors) => {
+                tensors.has_pairs_of(needed)
             }
             (
                 CollectiveKind::Allgather
                 | CollectiveKind::Alltoall { .. }
                 | CollectiveKind::Reducescatter { .. },
-                Tensors::Made(inputs) | Tensors::Placed(inputs, _),
-            ) => inputs.iter().map(|input| Some(input.length())).eq(needed),
+                tensors,
+            ) => tensors.has_inputs_of(needed),
             (
                 CollectiveKind::Barrier
                 | CollectiveKind::AddSet { .. }

@@ -22,6 +22,7 @@ use super::api::{
 };
 use super::stream::XlaStream;
 use super::tensorflow;
+use crate::gpu;
 use crate::native::{self, CallOutcome, ErrorClass, Failure};
 
 /// A call that consists of several submissions, and is done when the last of them is.
@@ -84,6 +85,7 @@ impl PendingCall {
             if let Err(failure) = stream.wait_for(&event) {
                 state.failure.get_or_insert(failure);
             }
+            gpu::remember(event);
         }
         state.failure.take().map_or(null_mut(), |failure| error(api, &failure))
     }

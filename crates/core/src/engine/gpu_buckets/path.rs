@@ -43,7 +43,7 @@ impl GpuBuckets {
                 match connect((&nccl, gpu), &mut group, waiter, (me, size))? {
                     Ok(communicator) => {
                         if set == SetId::WORLD && me == 0 {
-                            note_once(sharing_note(&members, &reports, gpu.name()));
+                            note_sharing(sharing_note(&members, &reports, gpu.name()));
                         }
                         SetPath::Nccl(communicator)
                     }
@@ -63,18 +63,21 @@ impl GpuBuckets {
     }
 }
 
-/// Says why GPU tensors take the long way; once per process set, by its first member.
+/// The first member says why GPU tensors take the long way; once, however many sets and worlds.
 fn explained(me: usize, reason: &str) -> SetPath {
+    static ONCE: Once = Once::new();
     if me == 0 {
-        tracing::warn!(
-            "GPU tensors go through host memory, which is slower than NCCL, because {reason}"
-        );
+        ONCE.call_once(|| {
+            tracing::warn!(
+                "GPU tensors go through host memory, which is slower than NCCL, because {reason}"
+            );
+        });
     }
     SetPath::Host
 }
 
-/// Logs a note in the first world of this process that has one.
-fn note_once(note: Option<String>) {
+/// Logs that ranks share a GPU, in the first world of this process in which they do.
+fn note_sharing(note: Option<String>) {
     static ONCE: Once = Once::new();
     if let Some(note) = note {
         ONCE.call_once(|| tracing::warn!("{note}"));

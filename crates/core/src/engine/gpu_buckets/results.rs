@@ -51,7 +51,7 @@ impl GpuResults {
 
     fn spare(&mut self, gpu: &Arc<Gpu>, length: usize) -> Result<Output<DeviceMemory>, Error> {
         let mut buffer = DeviceBuffer::new(gpu, length)?;
-        let output = buffer.output();
+        let output = buffer.part(length);
         self.spare.push(buffer);
         Ok(output)
     }

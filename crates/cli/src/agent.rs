@@ -1,14 +1,21 @@
-//! `ronde agent`: offers this host to a job that was started with `horovodrun --agents`.
+//! `ronde agent`: offers this host to one job (`--join`), or to all launchers that hold a key
+//! (`--listen`).
 
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ronde_control::VERSION;
+use ronde_control::settings;
 use ronde_control::wire::JobKey;
+use ronde_control::wire::standing::StandingInfo;
 use ronde_launch::agent::join::AgentOffer;
+use ronde_launch::agent::standing::{self, StandingOffer};
 use ronde_launch::hosts;
 use ronde_launch::supervise::guardian;
 
+use crate::agents::address;
 use crate::form::seconds;
 use crate::horovodrun::report_error;
 use crate::key;
@@ -18,14 +25,30 @@ use crate::processes;
 /// Maximum length of a host name.
 const LONGEST_NAME: usize = 253;
 
-/// Offer this host to a job started with `horovodrun --agents`
+/// Offer this host to a job, or to all launchers that hold its key
 ///
-/// Runs until the job ends. On SIGTERM, the ranks of an elastic job leave gracefully.
+/// With `--join`, runs until that job ends. With `--listen`, it is a standing agent: it runs until
+/// it is stopped, and serves every `horovodrun --reach agent` that holds the same key. On SIGTERM,
+/// the ranks of an elastic job leave gracefully.
 #[derive(Debug, clap::Args)]
+#[command(
+    override_usage = "ronde agent --join <ADDRESSES> [OPTIONS]\n       ronde agent --listen \
+                      <ADDRESS:PORT> [OPTIONS]"
+)]
 pub(crate) struct Arguments {
-    /// Where the launcher listens, as in `node-a:4000`; several addresses are tried in turn
-    #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', required = true)]
+    /// Where a launcher started with `--agents` listens, as in `node-a:4000`; several addresses are tried in turn
+    #[arg(
+        long,
+        value_name = "ADDRESSES",
+        value_delimiter = ',',
+        required_unless_present = "listen",
+        conflicts_with = "listen"
+    )]
     join: Vec<String>,
+
+    /// Wait here for launchers, as in `:29508` or `10.0.0.1:29508`
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address)]
+    listen: Option<SocketAddr>,
 
     /// Number of ranks this host can run [default: the number of CPUs available to this process]
     #[arg(long, value_name = "N", value_parser = processes::number)]
@@ -35,7 +58,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
-    /// File with the job key; must be readable only by you [default: RONDE_JOB_KEY in the environment]
+    /// File with the key; must be readable only by you [default: RONDE_JOB_KEY in the environment; with `--listen`, RONDE_AGENT_KEY_FILE, RONDE_AGENT_KEY or ~/.config/ronde/agent.key]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 
@@ -44,48 +67,78 @@ pub(crate) struct Arguments {
     key_fd: Option<u32>,
 
     /// How long to wait for a launcher to accept this agent, in seconds
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "600")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "600",
+          conflicts_with = "listen")]
     timeout: u64,
 }
 
 pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
+    if let Some(address) = arguments.listen {
+        return stand(program, arguments, address);
+    }
     match both(arguments.agent_offer(), arguments.key()) {
         Ok((agent_offer, key)) => guardian::run_joining(program, &agent_offer, &key)
-            .unwrap_or_else(|error| {
-                let hint = "check the limits of this machine (`ulimit -a`)";
-                report_error(&UserError::new(format!("cannot start the agent: {error}"), hint), 1)
-            }),
+            .unwrap_or_else(|error| not_started(&error)),
         Err(error) => report_error(&error, USAGE),
     }
 }
 
+/// Runs a standing agent.
+fn stand(program: &Path, arguments: &Arguments, address: SocketAddr) -> u8 {
+    let (offer, listener) = match both(arguments.standing_offer(), listen(address)) {
+        Ok(ready) => ready,
+        Err(error) => return report_error(&error, USAGE),
+    };
+    standing::announce(&offer.info, listener.local_addr().unwrap_or(address));
+    standing::run(listener, &offer, program).unwrap_or_else(|error| not_started(&error))
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, UserError> {
+    let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port());
+    let listener = match TcpListener::bind(address) {
+        // A kernel without IPv6, or a port that is taken.
+        Err(_) if address.ip().is_unspecified() => TcpListener::bind(any),
+        other => other,
+    };
+    listener.map_err(|error| {
+        let hint = "stop what uses the port, or choose another one";
+        UserError::new(format!("cannot listen on {address}: {error}"), hint)
+    })
+}
+
+fn not_started(error: &std::io::Error) -> u8 {
+    let hint = "check the limits of this machine (`ulimit -a`)";
+    report_error(&UserError::new(format!("cannot start the agent: {error}"), hint), 1)
+}
+
 impl Arguments {
+    fn standing_offer(&self) -> Result<StandingOffer, UserError> {
+        let (key, (name, slots)) = both(self.standing_key(), self.host())?;
+        Ok(StandingOffer { key, info: StandingInfo { version: VERSION.into(), name, slots } })
+    }
+
     fn agent_offer(&self) -> Result<AgentOffer, UserError> {
+        let (addresses, (name, slots)) = both(self.addresses(), self.host())?;
+        let time_limit = Duration::from_secs(self.timeout);
+        Ok(AgentOffer { addresses, name, slots, time_limit })
+    }
+
+    /// The name and the slots of this host.
+    fn host(&self) -> Result<(String, u32), UserError> {
         let default_slots =
             || std::thread::available_parallelism().map_or(1, NonZeroUsize::get) as u32;
         let name = self.name.clone().unwrap_or_else(hosts::hostname);
-        let (addresses, ()) = both(self.addresses(), check_name(&name))?;
-        let time_limit = Duration::from_secs(self.timeout);
-        Ok(AgentOffer {
-            addresses,
-            name,
-            slots: self.slots.unwrap_or_else(default_slots),
-            time_limit,
-        })
+        check_name(&name)?;
+        Ok((name, self.slots.unwrap_or_else(default_slots)))
     }
 
     fn addresses(&self) -> Result<Vec<String>, UserError> {
-        let has_port = |address: &&String| match address.rsplit_once(':') {
-            Some((host, port)) => {
-                let is_bare = host.contains(':') && !host.starts_with('[');
-                !host.is_empty() && !is_bare && port.parse::<u16>().is_ok_and(|port| port > 0)
-            }
-            None => false,
-        };
+        let is_address =
+            |address: &&String| settings::hosts_with_ports(address).is_some_and(|it| it.len() == 1);
         let invalid: Vec<String> = self
             .join
             .iter()
-            .filter(|address| !has_port(address))
+            .filter(|address| !is_address(address))
             .map(|address| format!("`{address}` is not an address with a port"))
             .collect();
         match invalid.is_empty() {
@@ -110,6 +163,23 @@ impl Arguments {
             }),
         }
     }
+
+    /// The key of a standing agent.
+    fn standing_key(&self) -> Result<JobKey, UserError> {
+        if let (None, Some(number)) = (&self.key_file, self.key_fd) {
+            return key::from_descriptor(number);
+        }
+        let reaching = settings::reaching(|name| std::env::var(name).ok())?;
+        let named = reaching.agent_key_file.as_deref().map(Path::new);
+        let file = self.key_file.as_deref().or(named);
+        key::of_agents(file, reaching.agent_key)?.ok_or_else(|| {
+            UserError::new(
+                "the key of the standing agents is missing",
+                "write 64 hexadecimal digits to a file that only you can read, as in `(umask 077; \
+                 openssl rand -hex 32 > agent.key)`, and pass it with `--key-file`",
+            )
+        })
+    }
 }
 
 /// A name appears in host lists and in messages, so only plain characters are allowed.
@@ -131,6 +201,7 @@ mod tests {
     fn arguments(join: &[&str]) -> Arguments {
         Arguments {
             join: join.iter().map(|&address| address.to_owned()).collect(),
+            listen: None,
             slots: None,
             name: Some("node-b".into()),
             key_file: None,

@@ -8,7 +8,7 @@ use ronde_control::event::JobKind;
 use ronde_control::job::JobSpec;
 use ronde_control::settings;
 use ronde_launch::hosts::{self, Host, HostsError};
-use ronde_launch::reach::ssh::SshOptions;
+use ronde_launch::reach::{ReachMethod, ReachOptions};
 use ronde_launch::source::{DialedIn, HostSource, Script};
 
 use crate::horovodrun::about_hosts;
@@ -36,13 +36,15 @@ pub(crate) enum HostList {
     Hosts(Option<Vec<Host>>),
     /// Hosts whose agents dial in.
     Agents(DialedIn),
+    /// Hosts with standing agents, which have said how many slots they have.
+    Reached(Vec<(Host, ReachMethod)>),
 }
 
 impl HostList {
     /// Minimum number of hosts before the job starts.
     fn least(&self) -> u32 {
         match self {
-            HostList::Hosts(_) => 1,
+            HostList::Hosts(_) | HostList::Reached(_) => 1,
             HostList::Agents(agents) => agents.agents,
         }
     }
@@ -83,7 +85,7 @@ impl Elastic {
         &self,
         count: Option<u32>,
         named: HostList,
-        ssh: SshOptions,
+        reach: ReachOptions,
         joining: Duration,
     ) -> Result<(JobSpec, HostSource), UserError> {
         let set = settings::elastic(|name| std::env::var(name).ok()).map_err(UserError::from);
@@ -94,18 +96,18 @@ impl Elastic {
             (Some(command), _) => {
                 let (command, slots) = (command.clone(), self.slots_per_host);
                 let (interval, limit) = (set.discovery_interval, set.discovery_limit);
-                HostSource::Script(Script { command, slots, interval, limit }, ssh)
+                HostSource::Script(Script { command, slots, interval, limit }, reach)
             }
             (None, HostList::Hosts(listed)) => {
                 let hosts =
                     listed.unwrap_or_else(|| vec![Host::local(self.max_np.unwrap_or(start))]);
                 require(&hosts, start)?;
-                let hostname = hosts::hostname();
-                let method = |host: Host| {
-                    let method = hosts::method(&host, &hostname, &ssh);
-                    (host, method)
-                };
-                HostSource::Listed(hosts.into_iter().map(method).collect())
+                HostSource::Listed(hosts::reached(hosts, &hosts::hostname(), &reach))
+            }
+            (None, HostList::Reached(hosts)) => {
+                let listed: Vec<Host> = hosts.iter().map(|(host, _)| host.clone()).collect();
+                require(&listed, start)?;
+                HostSource::Listed(hosts)
             }
         };
         let job_spec = JobSpec {
@@ -187,7 +189,7 @@ mod tests {
         hosts: Option<Vec<Host>>,
     ) -> Result<JobSpec, String> {
         let (named, limit) = (HostList::Hosts(hosts), Duration::from_secs(600));
-        let job_spec = flags.job_spec(count, named, SshOptions::default(), limit);
+        let job_spec = flags.job_spec(count, named, ReachOptions::default(), limit);
         job_spec.map(|(job_spec, _)| job_spec).map_err(|error| error.errors.join("; "))
     }
 

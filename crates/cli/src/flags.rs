@@ -218,6 +218,19 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag(&["--ssh-identity-file", "-i"], FILE, "Private key for logging in").default(AS_SSH),
     flag(&["--ssh-strict"], Switch, "Refuse hosts with unknown host keys")
         .default("accept them on first use"),
+    flag(&["--reach"], Text("WAY"),
+         "How to reach other hosts: `agent` (standing agents, `ronde agent --listen`), `ssh`, or \
+          `auto`: an agent where one answers that holds your key, otherwise ssh")
+        .before(RONDE_REACH).key("reach"),
+    flag(&["--agent-port"], Port, "Port of the standing agents").before(RONDE_AGENT_PORT)
+        .key("agent_port"),
+    flag(&["--agent-key-file"], FILE,
+         "File with the key of the standing agents; must be readable only by you")
+        .before(RONDE_AGENT_KEY_FILE).default("RONDE_AGENT_KEY, or ~/.config/ronde/agent.key"),
+    flag(&["--rsh"], Text("COMMAND"),
+         "Reach other hosts with this command instead of ssh, as in `docker exec -i {host} \
+          {command}`; it must connect its standard input and output to that command's")
+        .before(RONDE_RSH),
     flag(&["--hosts", "-H"], Text("HOSTS"),
          "Hosts and the number of processes on each (1 if omitted), as in `node-a:4,node-b:4`")
         .default("localhost:<N>"),

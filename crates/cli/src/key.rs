@@ -1,7 +1,7 @@
 //! Reads a job key that several processes share. It is never passed on a command line, because
 //! every user of a machine can read those.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ronde_control::settings::RONDE_JOB_KEY;
 use ronde_control::wire::JobKey;
@@ -18,6 +18,31 @@ pub(crate) fn from_file(path: &Path) -> Result<JobKey, UserError> {
         let hint = "pass a file that holds the job key and that only you can read";
         UserError::new(format!("the key file {why}"), hint)
     })
+}
+
+/// The file with the key of standing agents, unless the user names another.
+pub(crate) fn agent_key_file() -> Option<PathBuf> {
+    let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+    let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
+    let config = config.filter(|config| config.is_absolute());
+    let config = config.or_else(|| home.map(|home| home.join(".config")));
+    config.map(|config| config.join("ronde").join("agent.key"))
+}
+
+/// The key of standing agents: from the named file, or else from the environment, or else from the
+/// usual file, if it exists.
+pub(crate) fn of_agents(
+    file: Option<&Path>,
+    environment: Option<JobKey>,
+) -> Result<Option<JobKey>, UserError> {
+    match (file, environment) {
+        (Some(path), _) => from_file(path).map(Some),
+        (None, Some(key)) => Ok(Some(key)),
+        (None, None) => {
+            let usual = agent_key_file().filter(|path| path.exists());
+            usual.map(|path| from_file(&path)).transpose()
+        }
+    }
 }
 
 /// Reads the key from an open descriptor.

@@ -24,6 +24,7 @@ mod mpi;
 mod other_launchers;
 mod processes;
 mod python;
+mod reach;
 mod ronde;
 mod screen;
 mod script;

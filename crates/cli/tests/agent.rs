@@ -300,7 +300,8 @@ fn a_worker_may_have_a_terminal_that_changes_its_size() {
     let agent = join(&driver);
     let mut accepted = driver.accept();
     let terminal = |stderr| Terminal { size: WindowSize { rows: 24, columns: 100 }, stderr };
-    // Python sees the terminal as training scripts do; a new size interrupts its sleep.
+    // Python sees the terminal as training scripts do. A signal just before a sleep does not
+    // interrupt it, so the sleeps are short.
     let script = "python3 -c '
 import os, signal, sys, time
 size = lambda *_: print(*os.get_terminal_size(1), flush=True)
@@ -308,7 +309,8 @@ signal.signal(signal.SIGWINCH, lambda *_: (size(), os._exit(7)))
 print(os.isatty(1), os.isatty(2), end=chr(13) + chr(10), flush=True)
 size()
 os.write(2, b\"to stderr\\n\")
-time.sleep(60)
+while True:
+    time.sleep(0.1)
 '";
     accepted.start_on(1, script, Some(terminal(true)));
     let (mut output, mut exit, mut is_closed) = (Vec::new(), None, false);

@@ -46,6 +46,15 @@ fn help() {
       -i, --ssh-identity-file <FILE>    Private key for logging in [default: as configured for ssh]
           --ssh-strict                  Refuse hosts with unknown host keys [default: accept them on
                                         first use]
+          --reach <WAY>                 How to reach other hosts: `agent` (standing agents, `ronde agent
+                                        --listen`), `ssh`, or `auto`: an agent where one answers that
+                                        holds your key, otherwise ssh [default: auto]
+          --agent-port <PORT>           Port of the standing agents [default: 29508]
+          --agent-key-file <FILE>       File with the key of the standing agents; must be readable only
+                                        by you [default: RONDE_AGENT_KEY, or ~/.config/ronde/agent.key]
+          --rsh <COMMAND>               Reach other hosts with this command instead of ssh, as in
+                                        `docker exec -i {host} {command}`; it must connect its standard
+                                        input and output to that command's
           --network-interfaces <NAMES>  Network interfaces to use between hosts, as in `eth0,ib0`; each
                                         host uses the ones it has; may be repeated [default: any that
                                         work]

@@ -26,7 +26,7 @@ fn version_and_help() {
     Usage: ronde [COMMAND]
 
     Commands:
-      agent       Offer this host to a job started with `horovodrun --agents`
+      agent       Offer this host to a job, or to all launchers that hold its key
       bench       Measure the collectives, optionally compared with gloo and MPI
       completion  Print shell completions for `ronde` and `horovodrun`
       doctor      Check the hosts of a job and the network between them
@@ -55,6 +55,15 @@ fn version_and_help() {
       -i, --ssh-identity-file <FILE>  Private key for logging in [default: as configured for ssh]
           --ssh-strict                Refuse hosts with unknown host keys [default: accept them on first
                                       use]
+          --reach <WAY>               How to reach other hosts: `agent` (standing agents, `ronde agent
+                                      --listen`), `ssh`, or `auto`: an agent where one answers that
+                                      holds your key, otherwise ssh [default: auto]
+          --agent-port <PORT>         Port of the standing agents [default: 29508]
+          --agent-key-file <FILE>     File with the key of the standing agents; must be readable only by
+                                      you [default: RONDE_AGENT_KEY, or ~/.config/ronde/agent.key]
+          --rsh <COMMAND>             Reach other hosts with this command instead of ssh, as in `docker
+                                      exec -i {host} {command}`; it must connect its standard input and
+                                      output to that command's
           --collective <NAMES>        allreduce, allgather, broadcast, alltoall, reducescatter, barrier;
                                       the gradients of one training step of resnet50 or bert; or all
                                       [default: allreduce]

@@ -8,7 +8,7 @@ use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 
 use ronde_control::Rank;
 
-use crate::reach::{ReachMethod, ssh};
+use crate::reach::{ReachMethod, ReachOptions, ReachWay, ssh, standing};
 
 /// One host and its number of slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,28 +151,67 @@ pub fn methods(
     hosts: &[Host],
     slots: &[Slot],
     hostname: &str,
-    options: &ssh::SshOptions,
+    options: &ReachOptions,
 ) -> Vec<(Host, ReachMethod)> {
     let used = |host: &Host| {
         let used = slots.iter().filter(|slot| slot.host == host.name).count() as u32;
         Host { slots: used, ..host.clone() }
     };
-    let used = hosts.iter().map(used).filter(|host| host.slots > 0);
-    used.map(|host| (host.clone(), method(&host, hostname, options))).collect()
+    let used: Vec<Host> = hosts.iter().map(used).filter(|host| host.slots > 0).collect();
+    reached(used, hostname, options)
 }
 
-/// How to reach a host from this machine, whose name is `hostname`. May query the name service.
-pub fn method(host: &Host, hostname: &str, options: &ssh::SshOptions) -> ReachMethod {
-    match host.user.is_none() && is_local(&host.name, hostname) {
-        true => ReachMethod::Local,
-        false => ReachMethod::Ssh(ssh::Destination {
-            login: match &host.user {
-                Some(user) => format!("{user}@{}", host.name),
-                None => host.name.clone(),
-            },
-            options: options.clone(),
-        }),
+/// These hosts, and how to reach each from this machine, whose name is `hostname`. May query the
+/// name service, and asks which hosts have a standing agent if either way will do.
+pub fn reached(
+    hosts: Vec<Host>,
+    hostname: &str,
+    options: &ReachOptions,
+) -> Vec<(Host, ReachMethod)> {
+    let is_here = |host: &Host| is_this(host, hostname);
+    let method = |host: &Host| match &options.way {
+        _ if is_here(host) => ReachMethod::Local,
+        ReachWay::Rsh(command) => ReachMethod::Rsh(command.clone(), host.name.clone()),
+        ReachWay::Agent(access) | ReachWay::AgentOrSsh(access) => {
+            ReachMethod::Standing(access.to(&host.name))
+        }
+        ReachWay::Ssh => by_ssh(host, options),
+    };
+    let mut all: Vec<(Host, ReachMethod)> =
+        hosts.into_iter().map(|host| (host.clone(), method(&host))).collect();
+    if let ReachWay::AgentOrSsh(_) = options.way {
+        let standing = all.iter_mut().filter_map(|(host, method)| match method {
+            ReachMethod::Standing(agent) => Some((agent.clone(), host, method)),
+            _ => None,
+        });
+        let (agents, rest): (Vec<_>, Vec<_>) =
+            standing.map(|(agent, host, method)| (agent, (host, method))).unzip();
+        for (answers, (host, method)) in standing::answering(agents).into_iter().zip(rest) {
+            if !answers {
+                *method = by_ssh(host, options);
+            }
+        }
     }
+    all
+}
+
+fn by_ssh(host: &Host, options: &ReachOptions) -> ReachMethod {
+    ReachMethod::Ssh(ssh::Destination {
+        login: match &host.user {
+            Some(user) => format!("{user}@{}", host.name),
+            None => host.name.clone(),
+        },
+        options: options.ssh.clone(),
+    })
+}
+
+/// Whether a host is this machine.
+pub fn is_here(host: &Host) -> bool {
+    is_this(host, &hostname())
+}
+
+fn is_this(host: &Host, hostname: &str) -> bool {
+    host.user.is_none() && is_local(&host.name, hostname)
 }
 
 /// The name of this machine.
@@ -264,7 +303,7 @@ mod tests {
         // The same name twice is one host.
         assert_eq!(hosts.len(), 3);
         let slots = assign(&hosts, 3).unwrap();
-        let methods = methods(&hosts, &slots, "me", &ssh::SshOptions::default());
+        let methods = methods(&hosts, &slots, "me", &ReachOptions::default());
         assert_eq!(methods.len(), 2);
         assert!(methods[0].1 == ReachMethod::Local && methods[1].1 != ReachMethod::Local);
     }

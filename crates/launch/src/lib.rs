@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+mod authenticated;
 pub mod caller;
 pub mod delegate;
 pub mod discovery;

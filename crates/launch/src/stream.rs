@@ -39,26 +39,41 @@ pub(crate) struct ByteStream {
     /// closed.
     pub(crate) writer: WriteHalf<DuplexStream>,
     /// Completes when the peer closes its direction, with an error if the connection broke.
-    pub(crate) receiving: JoinHandle<io::Result<()>>,
+    pub(crate) receiving: StreamTask,
     /// Completes when everything is sent.
-    pub(crate) sending: JoinHandle<io::Result<()>>,
+    pub(crate) sending: StreamTask,
 }
 
 /// Makes streams from a connection; `first` is sent ahead of them, in its own frame.
 pub(crate) fn open(sealed: SealedConnection, first: Option<Vec<u8>>) -> io::Result<ByteStream> {
+    let (user, own) = pipe();
+    let (receiving, sending) = join(sealed, first, own)?;
+    let (reader, writer) = split(user);
+    Ok(ByteStream { reader, writer, receiving, sending })
+}
+
+/// The two ends of a pipe between a connection and its user.
+pub(crate) fn pipe() -> (DuplexStream, DuplexStream) {
+    duplex(PIECE)
+}
+
+/// One direction of a connection; completes at its end.
+pub(crate) type StreamTask = JoinHandle<io::Result<()>>;
+
+/// Like [`open`], for a user that already has the other end of the pipe. Returns the receiving and
+/// the sending direction.
+pub(crate) fn join(
+    sealed: SealedConnection,
+    first: Option<Vec<u8>>,
+    own: DuplexStream,
+) -> io::Result<(StreamTask, StreamTask)> {
     let SealedConnection { stream, mut sealer, opener } = sealed;
     let first = first.map(|plain| sealer.seal(&plain)).unwrap_or_default();
     notice_silence(&stream)?;
     let (input, output) = stream.into_split();
-    let (user, own) = duplex(PIECE);
     let (from_user, to_user) = split(own);
-    let (reader, writer) = split(user);
-    Ok(ByteStream {
-        reader,
-        writer,
-        receiving: tokio::spawn(receive(input, opener, to_user)),
-        sending: tokio::spawn(send(from_user, sealer, output, first)),
-    })
+    let receiving = tokio::spawn(receive(input, opener, to_user));
+    Ok((receiving, tokio::spawn(send(from_user, sealer, output, first))))
 }
 
 /// Makes the kernel probe a quiet peer.

@@ -10,7 +10,8 @@ use ronde_control::wire::handshake::{self, Initiator, SealedChannel};
 use ronde_control::wire::{self, Callee, JobKey};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
 
 /// An authenticated connection.
 pub(crate) struct SealedConnection {
@@ -34,6 +35,21 @@ impl SealedConnection {
         let plain = read_sealed(&mut self.stream, &mut self.opener, longest).await?;
         plain.map(|plain| wire::decode(&plain).map_err(io::Error::other)).transpose()
     }
+}
+
+/// Connects to the first address of a name, `host:port`, that answers; otherwise says why not. Each
+/// address may take until `time_limit`.
+pub(crate) async fn connect(name: &str, time_limit: Duration) -> Result<TcpStream, String> {
+    let found = lookup_host(name).await.map_err(|error| error.to_string())?;
+    let mut last = "the name has no address".to_owned();
+    for address in found {
+        match timeout(time_limit, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = error.to_string(),
+            Err(_) => last = "it does not answer".into(),
+        }
+    }
+    Err(last)
 }
 
 /// Performs the handshake as the caller: proves that this process belongs to the job, and verifies

@@ -21,6 +21,7 @@ use ronde_control::wire::agent::{
 use ronde_control::wire::frame::frame_length;
 use ronde_control::wire::handshake::{Callee, Initiator, envelope_length, respond};
 use ronde_control::wire::remote_call::CallMessage;
+use ronde_control::wire::standing::{StandingAnswer, StandingInfo, StandingRequest};
 use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver, decode, encode};
 use ronde_control::{
     ConnectionId, DType, DeviceKind, Epoch, Rank, ReduceOp, SetId, Tuning, Worker,
@@ -105,6 +106,8 @@ pub fn messages(bytes: &[u8]) {
     check_round_trip::<RankToDriver>(bytes);
     check_round_trip::<AgentToAgent>(bytes);
     check_round_trip::<OfferAnswer>(bytes);
+    check_round_trip::<StandingRequest>(bytes);
+    check_round_trip::<StandingAnswer>(bytes);
     check_round_trip::<DriverToRank>(bytes);
     check_round_trip::<CallMessage>(bytes);
     check_round_trip::<WatcherToDriver>(bytes);
@@ -330,6 +333,9 @@ fn all_messages() -> Vec<Vec<u8>> {
     let (version, name, mark) = ("1".into(), "node".into(), "m-0".into());
     all.push(encode(&Greeting::Agent { version, name, slots: 2, mark }));
     all.push(encode(&OfferAnswer::Refused { reason: "x".into() }));
+    all.push(encode(&StandingRequest::Start { mark: "0f-1".into() }));
+    let info = StandingInfo { version: "1".into(), name: "node-a".into(), slots: 4 };
+    all.push(encode(&StandingAnswer::Here(info)));
     all.push(encode(&AgentToAgent::Carried { bytes: 1 << 40, micros: 80_000 }));
     all.extend(to_driver().iter().map(encode));
     all

@@ -14,7 +14,7 @@ use super::units;
 use crate::horovodrun::about_hosts;
 use crate::messages::UserError;
 use crate::processes;
-use crate::ssh::Ssh;
+use crate::reach::Reach;
 
 /// How long the hosts may take to respond.
 pub(super) const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     hosts: Option<String>,
 
     #[command(flatten)]
-    ssh: Ssh,
+    reach: Reach,
 
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "allreduce",
           value_parser = collective, hide_possible_values = true, help = collectives())]
@@ -123,8 +123,7 @@ pub(super) struct BenchPlan {
 impl Arguments {
     pub(super) fn plan(&self) -> Result<BenchPlan, UserError> {
         let placements = unique(&self.num_proc).into_iter().map(|ranks| self.placements(ranks));
-        let placements =
-            placements.collect::<Result<_, _>>().map_err(|error| about_hosts(&error))?;
+        let placements = placements.collect::<Result<_, _>>()?;
         Ok(BenchPlan {
             placements,
             collectives: unique(&self.collective.concat()),
@@ -138,14 +137,16 @@ impl Arguments {
         })
     }
 
-    fn placements(&self, ranks: u32) -> Result<RankPlacement, HostsError> {
+    fn placements(&self, ranks: u32) -> Result<RankPlacement, UserError> {
+        let invalid = |error: HostsError| about_hosts(&error);
         let hosts = match &self.hosts {
-            Some(text) => hosts::parse(text)?,
+            Some(text) => hosts::parse(text).map_err(invalid)?,
             None => vec![Host::local(ranks)],
         };
-        let slots = hosts::assign(&hosts, ranks)?;
-        let ssh = self.ssh.options(START_TIMEOUT);
-        Ok(RankPlacement { hosts: hosts::methods(&hosts, &slots, &hosts::hostname(), &ssh), slots })
+        let slots = hosts::assign(&hosts, ranks).map_err(invalid)?;
+        let reach = self.reach.options(START_TIMEOUT)?;
+        let hosts = hosts::methods(&hosts, &slots, &hosts::hostname(), &reach);
+        Ok(RankPlacement { hosts, slots })
     }
 }
 

@@ -10,7 +10,7 @@ use ronde_launch::hosts::{self, Host};
 use crate::form::seconds;
 use crate::horovodrun::{about_hosts, from_hostfile};
 use crate::messages::UserError;
-use crate::ssh::Ssh;
+use crate::reach::Reach;
 
 /// Check the hosts of a job and the network between them.
 #[derive(Clone, Debug, Args)]
@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     hostfile: Option<PathBuf>,
 
     #[command(flatten)]
-    ssh: Ssh,
+    reach: Reach,
 
     network_interfaces: Vec<String>,
 
@@ -56,8 +56,8 @@ impl Arguments {
         let slots = hosts::assign(&hosts, count).map_err(|error| about_hosts(&error))?;
         let limit = Duration::from_secs(self.start_timeout);
         // `options` subtracts two seconds, too much for a limit of three, so this adds one back.
-        let ssh = self.ssh.options(limit + Duration::from_secs(1));
-        let methods = hosts::methods(&hosts, &slots, &hosts::hostname(), &ssh);
+        let reach = self.reach.options(limit + Duration::from_secs(1))?;
+        let methods = hosts::methods(&hosts, &slots, &hosts::hostname(), &reach);
         Ok(DoctorPlan {
             hosts: methods
                 .into_iter()

@@ -9,6 +9,7 @@ use ronde_launch::delegate::{DelegatedJob, LauncherCommand};
 use ronde_launch::driver::Span;
 use ronde_launch::driver::delegated::{self, Delegated};
 use ronde_launch::hosts::{self, Host, Slot};
+use ronde_launch::reach::ReachOptions;
 
 use super::{Arguments, EnvVars, environment, first_files, rank_slots, read_function};
 use crate::messages::{UserError, both};
@@ -40,7 +41,7 @@ fn line(
         hosts,
         command: arguments.command.clone(),
         interfaces: arguments.network_interfaces.clone(),
-        ssh: arguments.ssh.options(Duration::ZERO),
+        ssh: arguments.reach.ssh.options(Duration::ZERO),
         output_filename: arguments.output_filename.clone(),
         timestamps: arguments.prefix_output_with_timestamp,
         ..base
@@ -60,8 +61,7 @@ pub(super) fn delegated(
     set: EnvVars,
 ) -> Result<Delegated, UserError> {
     let (hosts, slots) = checked_slots(arguments, other, &set)?;
-    let ssh = arguments.ssh.options(Duration::ZERO);
-    let methods = hosts::methods(&hosts, &slots, &hosts::hostname(), &ssh);
+    let methods = hosts::methods(&hosts, &slots, &hosts::hostname(), &ReachOptions::default());
     let base = DelegatedJob { passed_on: delegated::PASSED_ON.to_vec(), ..base_job(set) };
     Ok(Delegated {
         line: line(arguments, other, (hosts, &slots), base)?,

@@ -1,6 +1,7 @@
 //! `horovodrun`: starts a job, like Horovod's command of that name.
 
 mod hand_over;
+mod standing;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -14,7 +15,7 @@ use clap::builder::StyledStr;
 use clap::error::ErrorKind;
 use ronde_control::event::HostSourceKind;
 use ronde_control::job::JobSpec;
-use ronde_control::settings::{HOROVOD_LOG_LEVEL, Launch};
+use ronde_control::settings::{HOROVOD_LOG_LEVEL, Launch, RONDE_AGENT_KEY};
 use ronde_control::{VERSION, printable};
 use ronde_launch::delegate::jsrun;
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
@@ -40,10 +41,10 @@ use crate::messages::{USAGE, UserError, both, print_stderr};
 use crate::mpi::{self, MpiOptions, OtherLauncher};
 use crate::processes::{CountBasis, Processes};
 use crate::python;
+use crate::reach::Reach;
 use crate::screen::ScreenArguments;
 use crate::script;
 use crate::settings::{self, Rank0Files};
-use crate::ssh::Ssh;
 use crate::tunables::Tunables;
 
 /// Run a script on several processes that train one model together.
@@ -63,7 +64,7 @@ pub(crate) struct Arguments {
     hostfile: Option<PathBuf>,
     network_interfaces: Vec<String>,
     #[command(flatten)]
-    ssh: Ssh,
+    reach: Reach,
     #[command(flatten)]
     mpi: MpiOptions,
     start_timeout: Option<u64>,
@@ -83,6 +84,10 @@ pub(crate) struct Arguments {
     elastic: Elastic,
     #[command(flatten)]
     agents: Agents,
+
+    /// The hosts with standing agents that `HOROVOD_HOSTNAME` names, once they have answered
+    #[arg(skip)]
+    standing: Option<Vec<(Host, ReachMethod)>>,
 
     /// The command that every process runs
     #[arg(value_name = "COMMAND", last = true, hide = true)]
@@ -274,6 +279,9 @@ fn job(program: &Path, mut arguments: Arguments, set: EnvVars) -> Result<Job, Us
     let usual = settings.as_ref().map_or(Duration::ZERO, |settings| settings.start_timeout);
     let start_timeout = arguments.start_timeout.map_or(usual, Duration::from_secs);
     let join_timeout = settings.as_ref().map_or(Duration::ZERO, |settings| settings.join_timeout);
+    if settings.is_ok() {
+        arguments.standing = standing::find(&arguments, start_timeout)?;
+    }
     let job_spec = job_spec(&arguments, start_timeout, join_timeout);
     let (_, (job_spec, hosts)) = both(settings, job_spec)?;
     arguments.mpi.warn();
@@ -316,16 +324,17 @@ fn job_spec(
     start_timeout: Duration,
     join_timeout: Duration,
 ) -> Result<(JobSpec, HostSource), UserError> {
-    let ssh = arguments.ssh.options(start_timeout);
+    let reach = arguments.reach.options(start_timeout)?;
     if arguments.elastic.is_wanted() {
         if arguments.command.is_empty() {
             return Err(UserError::new("no command given", EXAMPLE));
         }
-        let named = match arguments.agents.source()? {
-            Some(agents) => HostList::Agents(agents),
-            None => HostList::Hosts(listed(arguments)?),
+        let named = match (arguments.agents.source()?, &arguments.standing) {
+            (Some(agents), _) => HostList::Agents(agents),
+            (None, Some(standing)) => HostList::Reached(standing.clone()),
+            (None, None) => HostList::Hosts(listed(arguments)?),
         };
-        return arguments.elastic.job_spec(count(arguments)?, named, ssh, join_timeout);
+        return arguments.elastic.job_spec(count(arguments)?, named, reach, join_timeout);
     }
     if arguments.agents.are_wanted() {
         let ranks = required(arguments)?;
@@ -340,8 +349,20 @@ fn job_spec(
     }
     let (hosts, slots) = rank_slots(arguments)?;
     arguments.elastic.warn();
-    let hosts = hosts::methods(&hosts, &slots, &hosts::hostname(), &ssh);
+    let hosts = match &arguments.standing {
+        Some(standing) => with_ranks(standing, &slots),
+        None => hosts::methods(&hosts, &slots, &hosts::hostname(), &reach),
+    };
     Ok((JobSpec::fixed(slots.len() as u32, join_timeout, None), HostSource::Listed(hosts)))
+}
+
+/// The hosts that have ranks, with one slot per rank.
+fn with_ranks(hosts: &[(Host, ReachMethod)], slots: &[Slot]) -> Vec<(Host, ReachMethod)> {
+    let used = |(host, method): &(Host, ReachMethod)| {
+        let slots = slots.iter().filter(|slot| slot.host == host.name).count() as u32;
+        (slots > 0).then(|| (Host { slots, ..host.clone() }, method.clone()))
+    };
+    hosts.iter().filter_map(used).collect()
 }
 
 /// How long to wait for agents that dial in, by default; starting them takes a while.
@@ -397,6 +418,9 @@ fn count(arguments: &Arguments) -> Result<Option<u32>, UserError> {
 
 /// The hosts that the user named, if any.
 fn listed(arguments: &Arguments) -> Result<Option<Vec<Host>>, UserError> {
+    if let Some(standing) = &arguments.standing {
+        return Ok(Some(standing.iter().map(|(host, _)| host.clone()).collect()));
+    }
     match (&arguments.hosts, &arguments.hostfile) {
         (Some(text), _) => hosts::parse(text).map(Some).map_err(|error| about_hosts(&error)),
         (None, Some(path)) => from_hostfile(path).map(Some),
@@ -416,10 +440,12 @@ pub(crate) fn from_hostfile(path: &Path) -> Result<Vec<Host>, UserError> {
 /// Whether rank 0 writes its files on this machine.
 fn first_files(arguments: &Arguments) -> Rank0Files {
     let first = listed(arguments).ok().flatten().and_then(|hosts| hosts.into_iter().next());
-    let method = first.map(|host| hosts::method(&host, &hosts::hostname(), &Default::default()));
-    // Hosts from a script or agents that dial in are not known yet; without a list, ranks run here.
-    let unknown_yet = arguments.elastic.discovers() || arguments.agents.are_wanted();
-    match method.map_or(!unknown_yet, |method| method == ReachMethod::Local) {
+    // Hosts from a script, agents that dial in and standing agents are not known yet; without a
+    // list, ranks run here.
+    let unknown_yet = arguments.elastic.discovers()
+        || arguments.agents.are_wanted()
+        || standing::named(arguments).is_some();
+    match first.map_or(!unknown_yet, |host| hosts::is_here(&host)) {
         true => Rank0Files::Here,
         false => Rank0Files::Elsewhere,
     }
@@ -435,8 +461,10 @@ fn listen(interfaces: &[String]) -> Result<IpAddr, UserError> {
 
 /// This process's environment, with the variables that options set replaced.
 fn environment(set: EnvVars) -> EnvVars {
-    let is_set = |name: &OsString| set.iter().any(|(key, _)| key == name);
-    let mut all: Vec<_> = std::env::vars_os().filter(|(name, _)| !is_set(name)).collect();
+    // The key of standing agents is no business of a rank.
+    let is_left_out =
+        |name: &OsString| *name == *RONDE_AGENT_KEY.name || set.iter().any(|(key, _)| key == name);
+    let mut all: Vec<_> = std::env::vars_os().filter(|(name, _)| !is_left_out(name)).collect();
     all.extend(set);
     all
 }

@@ -28,7 +28,7 @@ impl Paths {
         match callee {
             Callee::Launcher => Some(self.hosts),
             Callee::Host(number) => Some(number as usize),
-            Callee::Rank(_) | Callee::DataService => None,
+            Callee::Rank(_) | Callee::DataService | Callee::StandingAgent => None,
         }
     }
 

@@ -3,6 +3,7 @@
 //! Parsing takes a lookup function, so that nothing here reads the environment, and reports all
 //! errors at once.
 
+mod reach;
 mod table;
 
 use std::net::{IpAddr, SocketAddr};
@@ -14,6 +15,7 @@ use crate::job::CooldownScope;
 use crate::watching::{Cycles, DumpTo, MetricsAt, TimelineRequest, Watching};
 use crate::wire::JobKey;
 use crate::{Rank, Tuning, Worker};
+pub use reach::{ReachChoice, Reaching, hosts_with_ports, reaching};
 pub use table::*;
 
 /// Largest size of the flight recorder, in tensors; it allocates its memory at the start.
@@ -423,6 +425,15 @@ impl Reader<'_> {
         };
         let number = number.map_err(|wrong| format!("{} is `{text}`, {wrong}", setting.name));
         self.or_record(number).unwrap_or_default()
+    }
+
+    /// A TCP port.
+    fn port(&mut self, setting: &Setting) -> u16 {
+        let port = self.number(setting);
+        if port == 0 {
+            self.errors.push(format!("{} must be a port from 1 to 65535", setting.name));
+        }
+        port
     }
 
     fn switch(&mut self, setting: &Setting) -> bool {

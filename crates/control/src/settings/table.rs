@@ -171,6 +171,31 @@ settings! {
         "How long `horovodrun` waits for all hosts to respond, in seconds; `--start-timeout` takes \
          precedence.",
     );
+    RONDE_REACH = setting(
+        "auto",
+        "How `horovodrun` reaches other hosts. auto: through a standing agent (`ronde agent \
+         --listen`) if there is a key and an agent that holds it answers, otherwise through ssh; \
+         ssh, agent: only that way. `--reach` takes precedence.",
+    );
+    RONDE_RSH = setting(
+        "",
+        "A command that replaces ssh, as in `docker exec -i {host} {command}`; `--rsh` takes \
+         precedence.",
+    );
+    RONDE_AGENT_PORT = setting(
+        "29508",
+        "The port of standing agents; `--agent-port` takes precedence.",
+    );
+    RONDE_AGENT_KEY_FILE = setting(
+        "",
+        "The file with the key of standing agents, which only you can read; `--agent-key-file` takes \
+         precedence. By default `~/.config/ronde/agent.key`, if it exists.",
+    );
+    RONDE_AGENT_KEY = setting(
+        "",
+        "The key of standing agents itself, 64 hexadecimal digits, for containers that get it from a \
+         secret. Ranks do not inherit it.",
+    );
     HOROVOD_ELASTIC_TIMEOUT = seconds(
         "600",
         "How long an elastic job waits for enough slots, in seconds; `--elastic-timeout` takes \

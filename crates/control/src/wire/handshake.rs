@@ -47,6 +47,8 @@ pub enum Callee {
     Rank(Rank),
     /// A process of TensorFlow's data service; its key is that of the service.
     DataService,
+    /// A standing agent; its key is that of the standing agents, not a job's.
+    StandingAgent,
 }
 
 impl fmt::Display for Callee {
@@ -56,6 +58,7 @@ impl fmt::Display for Callee {
             Callee::Host(number) => write!(f, "the agent of host {number}"),
             Callee::Rank(rank) => write!(f, "{rank}"),
             Callee::DataService => f.write_str("the data service"),
+            Callee::StandingAgent => f.write_str("the standing agent"),
         }
     }
 }
@@ -67,6 +70,7 @@ impl Callee {
             Callee::Host(number) => format!("ronde/2 host {number}"),
             Callee::Rank(Rank(number)) => format!("ronde/2 rank {number}"),
             Callee::DataService => "ronde/2 data service".into(),
+            Callee::StandingAgent => "ronde/2 standing agent".into(),
         }
     }
 }

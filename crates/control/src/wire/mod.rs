@@ -9,6 +9,7 @@ pub mod handshake;
 mod key;
 pub mod remote_call;
 mod rendezvous;
+pub mod standing;
 
 pub use handshake::Callee;
 pub use key::{JobKey, KeyError, LinkKeys};

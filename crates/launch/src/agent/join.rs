@@ -14,14 +14,13 @@ use ronde_control::wire::{self, Callee, Greeting, JobKey};
 use ronde_control::{VERSION, counted, printable};
 use rustix::process::setsid;
 use serde::{Deserialize, Serialize};
-use tokio::net::{TcpStream, lookup_host};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{AgentExit, DRAIN, TERMINATE, live, run};
 use crate::reach::HostProblem;
 use crate::stream::{self, ByteStream};
-use crate::wire::{SealedConnection, call};
+use crate::wire::{SealedConnection, call, connect};
 
 /// How long one address may take to answer and authenticate.
 const CALL: Duration = Duration::from_secs(5);
@@ -157,7 +156,9 @@ async fn offer(
     key: &JobKey,
     mark: &str,
 ) -> Result<SealedConnection, OfferFailure> {
-    let stream = connect(address).await?;
+    let stream = connect(address, CALL)
+        .await
+        .map_err(|why| OfferFailure::Unreachable(address.to_owned(), why))?;
     let calling = timeout(CALL, call(stream, key, Callee::Launcher)).await;
     let mut sealed = match calling {
         Ok(Ok(sealed)) => sealed,
@@ -184,21 +185,6 @@ async fn offer(
         }
         _ => Err(OfferFailure::Silent(address.into())),
     }
-}
-
-/// Connects to the first address of a name that answers.
-async fn connect(name: &str) -> Result<TcpStream, OfferFailure> {
-    let unreachable = |why: String| OfferFailure::Unreachable(name.to_owned(), why);
-    let found = lookup_host(name).await.map_err(|error| unreachable(error.to_string()))?;
-    let mut last = unreachable("the name has no address".into());
-    for address in found {
-        match timeout(CALL, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => last = unreachable(error.to_string()),
-            Err(_) => last = unreachable("it does not answer".into()),
-        }
-    }
-    Err(last)
 }
 
 fn listed(seen: &[OfferFailure]) -> String {

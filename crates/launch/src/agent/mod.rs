@@ -13,6 +13,7 @@ pub mod join;
 mod path_check;
 mod pipe;
 mod speed_test;
+pub mod standing;
 mod terminal;
 mod worker;
 

@@ -6,13 +6,17 @@
 pub mod dialed;
 pub mod link;
 pub mod local;
+pub mod rsh;
 pub mod ssh;
+pub mod standing;
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 pub use link::{AgentLink, AgentTraits, ProcessEnd};
 pub use ronde_control::host_setup::HostProblem;
+use ronde_control::wire::JobKey;
 
 /// Hint for an agent that ended without an error message.
 const VERBOSE: &str = "run it again with `--verbose` to see each step";
@@ -24,6 +28,10 @@ pub enum ReachMethod {
     Local,
     /// Through the system's ssh.
     Ssh(ssh::Destination),
+    /// Through a command of the user, to the host of this name.
+    Rsh(rsh::RshCommand, String),
+    /// Through the standing agent of the host.
+    Standing(standing::StandingAgent),
 }
 
 impl ReachMethod {
@@ -33,6 +41,8 @@ impl ReachMethod {
         match self {
             ReachMethod::Local => local::start(program, mark),
             ReachMethod::Ssh(destination) => ssh::start(destination, program, mark),
+            ReachMethod::Rsh(command, host) => rsh::start((command, host), program, mark),
+            ReachMethod::Standing(agent) => Ok(standing::start(agent, mark)),
         }
     }
 
@@ -41,6 +51,50 @@ impl ReachMethod {
         match self {
             ReachMethod::Local => local::TRAITS,
             ReachMethod::Ssh(_) => ssh::TRAITS,
+            ReachMethod::Rsh(..) => rsh::TRAITS,
+            ReachMethod::Standing(agent) => agent.traits(),
         }
+    }
+}
+
+/// The user's options for reaching hosts other than this machine.
+#[derive(Clone, Debug, Default)]
+pub struct ReachOptions {
+    /// Options for ssh.
+    pub ssh: ssh::SshOptions,
+    /// Which way to take.
+    pub way: ReachWay,
+}
+
+/// The way to hosts other than this machine.
+#[derive(Clone, Debug, Default)]
+pub enum ReachWay {
+    /// Through ssh.
+    #[default]
+    Ssh,
+    /// Through a command of the user.
+    Rsh(rsh::RshCommand),
+    /// Through standing agents.
+    Agent(AgentAccess),
+    /// Through a standing agent where one answers, otherwise through ssh.
+    AgentOrSsh(AgentAccess),
+}
+
+/// What it takes to use standing agents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentAccess {
+    /// The port that they listen on.
+    pub port: u16,
+    /// The key that they hold.
+    pub key: JobKey,
+    /// How long to wait for them.
+    pub time_limit: Duration,
+}
+
+impl AgentAccess {
+    /// The standing agent of another host.
+    pub fn to(&self, host: &str) -> standing::StandingAgent {
+        let AgentAccess { port, key, time_limit } = self.clone();
+        standing::StandingAgent { host: host.to_owned(), port, key, time_limit, is_here: false }
     }
 }

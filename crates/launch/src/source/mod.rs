@@ -17,7 +17,7 @@ use crate::driver::Job;
 use crate::driver::start::{self, Span};
 use crate::hosts::Host;
 use crate::interfaces;
-use crate::reach::{ReachMethod, ssh};
+use crate::reach::{ReachMethod, ReachOptions};
 use crate::{LaunchError, new_key};
 
 /// Where the hosts of a job come from.
@@ -25,8 +25,8 @@ use crate::{LaunchError, new_key};
 pub enum HostSource {
     /// The user listed them; the list never changes.
     Listed(Vec<(Host, ReachMethod)>),
-    /// A script lists them, again and again; they are reached through ssh with these options.
-    Script(Script, ssh::SshOptions),
+    /// A script lists them, again and again; they are reached with these options.
+    Script(Script, ReachOptions),
     /// Their agents dial in.
     DialedIn(DialedIn),
 }

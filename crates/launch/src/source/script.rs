@@ -19,7 +19,7 @@ use crate::discovery::parse;
 use crate::driver::{DriverInput, Job};
 use crate::hidden;
 use crate::hosts::{self, Host};
-use crate::reach::{ReachMethod, ssh};
+use crate::reach::{ReachMethod, ReachOptions};
 use crate::supervise::ended;
 
 /// Bytes of output that are read; the rest is ignored.
@@ -44,7 +44,7 @@ pub struct Script {
 /// Runs a script repeatedly until the driver ends.
 pub(crate) struct Search {
     pub(crate) script: Script,
-    pub(crate) ssh: ssh::SshOptions,
+    pub(crate) reach: ReachOptions,
     pub(crate) job: Job,
     pub(crate) news: mpsc::Sender<DriverInput>,
 }
@@ -106,29 +106,24 @@ impl Search {
             .spawn()
     }
 
-    /// Adds how to reach each host; the name service is queried once per host.
+    /// Adds how to reach each host; that is found out once per host.
     async fn with_methods(
         &self,
         hosts: Vec<Host>,
         methods: &mut BTreeMap<(Option<String>, String), ReachMethod>,
     ) -> Vec<(Host, ReachMethod)> {
-        let mut all = Vec::with_capacity(hosts.len());
-        for host in hosts {
-            let key = (host.user.clone(), host.name.clone());
-            let method = match methods.get(&key) {
-                Some(method) => method.clone(),
-                None => {
-                    let (asked, ssh) = (host.clone(), self.ssh.clone());
-                    let method = move || hosts::method(&asked, &hosts::hostname(), &ssh);
-                    // If the look-up panics, the host is left out this time.
-                    let Ok(method) = tokio::task::spawn_blocking(method).await else { continue };
-                    methods.insert(key, method.clone());
-                    method
-                }
-            };
-            all.push((host, method));
+        let key = |host: &Host| (host.user.clone(), host.name.clone());
+        let new: Vec<Host> =
+            hosts.iter().filter(|host| !methods.contains_key(&key(host))).cloned().collect();
+        if !new.is_empty() {
+            let reach = self.reach.clone();
+            let finding = move || hosts::reached(new, &hosts::hostname(), &reach);
+            // If the look-up panics, the new hosts are left out this time.
+            let found = tokio::task::spawn_blocking(finding).await.unwrap_or_default();
+            methods.extend(found.into_iter().map(|(host, method)| (key(&host), method)));
         }
-        all
+        let known = |host: Host| methods.get(&key(&host)).cloned().map(|method| (host, method));
+        hosts.into_iter().filter_map(known).collect()
     }
 }
 

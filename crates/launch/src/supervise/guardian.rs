@@ -1,6 +1,6 @@
 //! The parent of the agent; it outlives the agent to clean up.
 //!
-//! The guardian only waits. It is a subreaper, so every process that the agent leaves behind
+//! The guardian only waits, and passes signals on. It is a subreaper, so every process that the agent leaves behind
 //! becomes its child and can be found, even without the job's mark. It has its own session, so that
 //! the terminal's signals reach only the driver. It keeps the agent's end of the pipe open: when
 //! the driver sees that closed, nothing is left on this host.
@@ -8,29 +8,26 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use ronde_control::wire::{JobKey, encode};
 use rustix::process::{Signal, getpid, set_child_subreaper, setsid};
 use tokio::io::AsyncWriteExt;
+use tokio::process::Child;
 
 use super::{Scope, signal_child, sweep};
 use crate::agent::join::AgentOffer;
 use crate::private::PrivateDirs;
+use crate::signals::Signals;
 use crate::{driver, hidden, registry, signals};
 
 /// Starts the agent and waits for it; returns its exit code, 128 plus the signal if one killed it.
 pub fn run(program: &Path, mark: &OsStr) -> u8 {
     let _ = setsid();
-    let own = getpid();
-    let _ = set_child_subreaper(Some(own));
-    let number = own.as_raw_nonzero().to_string();
-    let mut agent = Command::new(program);
-    let status = agent.arg(hidden::AGENT).arg(mark).arg(number).status();
-    sweep(&mark.to_string_lossy(), Scope::Family);
+    let code = guard(program, (hidden::AGENT, mark), None);
     // A killed driver on this host has left its registry entry behind.
     registry::jobs(&PrivateDirs::here());
-    status.map(super::code).unwrap_or_else(|error| {
+    code.unwrap_or_else(|error| {
         tracing::error!(%error, "could not start the agent or wait for it");
         126
     })
@@ -40,38 +37,51 @@ pub fn run(program: &Path, mark: &OsStr) -> u8 {
 /// agent makes this offer to a launcher that holds the key; the key is never on a command line. A
 /// signal to this process is meant for the agent.
 pub fn run_joining(program: &Path, agent_offer: &AgentOffer, key: &JobKey) -> io::Result<u8> {
+    let mark = driver::hex(&driver::entropy::<12>().map_err(io::Error::other)?);
+    let offer = encode(&(agent_offer, key));
+    guard(program, (hidden::JOINING_AGENT, OsStr::new(&mark)), Some(offer))
+}
+
+/// Starts an agent, writes `input` to its standard input, waits for it and cleans up.
+fn guard(program: &Path, (part, mark): (&str, &OsStr), input: Option<Vec<u8>>) -> io::Result<u8> {
     let own = getpid();
     let _ = set_child_subreaper(Some(own));
-    let mark = driver::hex(&driver::entropy::<12>().map_err(io::Error::other)?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let code = runtime.block_on(async {
-        let mut signals = signals::listen()?;
-        let mut agent = tokio::process::Command::new(program)
-            .args([hidden::JOINING_AGENT, &mark, &own.as_raw_nonzero().to_string()])
-            .stdin(Stdio::piped())
-            .spawn()?;
-        if let Some(mut pipe) = agent.stdin.take() {
-            pipe.write_all(&encode(&(agent_offer, key))).await?;
+        let signals = signals::listen()?;
+        let mut agent = tokio::process::Command::new(program);
+        agent.arg(part).arg(mark).arg(own.as_raw_nonzero().to_string());
+        if input.is_some() {
+            agent.stdin(Stdio::piped());
         }
-        let mut last_signal = None;
-        let status = loop {
-            tokio::select! {
-                status = agent.wait() => break status?,
-                signal = signals.next() => {
-                    // The first SIGTERM lets the agent leave in order; the agent may have received
-                    // it as well.
-                    let leave = signal == Signal::TERM.as_raw() && last_signal.is_none();
-                    signal_child(&agent, if leave { Signal::USR1.as_raw() } else { signal });
-                    last_signal = Some(signal);
-                }
-            }
-        };
-        Ok(match (status.code(), last_signal) {
-            (Some(code @ 0..=1), _) => code as u8,
-            (_, Some(signal)) => 128 + signal as u8,
-            _ => super::code(status),
-        })
+        let mut agent = agent.spawn()?;
+        if let (Some(mut pipe), Some(input)) = (agent.stdin.take(), input) {
+            pipe.write_all(&input).await?;
+        }
+        wait(agent, signals).await
     });
-    sweep(&mark, Scope::Family);
+    sweep(&mark.to_string_lossy(), Scope::Family);
     code
+}
+
+/// Waits for the agent and passes signals on to it.
+async fn wait(mut agent: Child, mut signals: Signals) -> io::Result<u8> {
+    let mut last_signal = None;
+    let status = loop {
+        tokio::select! {
+            status = agent.wait() => break status?,
+            signal = signals.next() => {
+                // The first SIGTERM lets the agent leave in order; the agent may have received it
+                // as well.
+                let leave = signal == Signal::TERM.as_raw() && last_signal.is_none();
+                signal_child(&agent, if leave { Signal::USR1.as_raw() } else { signal });
+                last_signal = Some(signal);
+            }
+        }
+    };
+    Ok(match (status.code(), last_signal) {
+        (Some(code @ 0..=1), _) => code as u8,
+        (_, Some(signal)) => 128 + signal as u8,
+        _ => super::code(status),
+    })
 }

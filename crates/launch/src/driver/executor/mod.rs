@@ -139,9 +139,9 @@ impl<'a> Driver<'a> {
         };
         match &job.hosts {
             HostSource::Listed(hosts) => driver.found(hosts.clone(), Time::ZERO),
-            HostSource::Script(script, ssh) => {
+            HostSource::Script(script, reach) => {
                 let (job, news) = (job.clone(), driver.news.clone());
-                let search = Search { script: script.clone(), ssh: ssh.clone(), job, news };
+                let search = Search { script: script.clone(), reach: reach.clone(), job, news };
                 driver.search.spawn(search.run());
             }
             // They connect on their own.

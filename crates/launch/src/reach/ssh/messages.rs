@@ -61,20 +61,31 @@ pub fn explain(destination: &Destination, end: &ProcessEnd<'_>) -> HostProblem {
     }
 }
 
+/// The problem and its fix, if the host has no program of ours; `sessions` are what looked for it.
+pub(in crate::reach) fn not_installed(said: &str, sessions: &str) -> Option<HostProblem> {
+    said.contains("ronde-agent: not found").then(|| {
+        HostProblem::new(
+            format!(
+                "Ronde is not installed there, or `horovodrun` is not in the PATH of {sessions}"
+            ),
+            format!(
+                "install it there, preferably at the same path as here: {}",
+                install::command(PACKAGE_VERSION)
+            ),
+        )
+    })
+}
+
 /// The problem and its fix, if ssh printed one of the known messages.
 fn known(login: &str, options: &SshOptions, said: &str) -> Option<HostProblem> {
     let host = login.rsplit('@').next().unwrap_or(login);
     let port = options.port.map_or("its port".into(), |port| format!("port {port}"));
     let try_it = command(login, options);
     let contains = |text: &str| said.contains(text);
+    if let Some(missing) = not_installed(said, "its ssh sessions") {
+        return Some(missing);
+    }
     Some(match () {
-        () if contains("ronde-agent: not found") => HostProblem::new(
-            "Ronde is not installed there, or `horovodrun` is not in the PATH of its ssh sessions",
-            format!(
-                "install it there, preferably at the same path as here: {}",
-                install::command(PACKAGE_VERSION)
-            ),
-        ),
         () if contains("REMOTE HOST IDENTIFICATION HAS CHANGED") => {
             let target = options.port.map_or(host.to_owned(), |port| format!("[{host}]:{port}"));
             HostProblem::new(

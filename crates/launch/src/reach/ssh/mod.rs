@@ -109,10 +109,16 @@ fn command(destination: &Destination, program: &Path, mark: &str) -> Vec<OsStrin
     }
     command.extend(options.words());
     command.extend([OsString::from("--"), login.into()]);
-    let program = program.to_string_lossy();
-    let words = ["sh", "-c", SCRIPT, "ronde", &program, hidden::GUARDIAN, mark];
-    command.push(shlex::try_join(words).expect("no word of a command has a NUL").into());
+    let words = remote_command(program, mark);
+    let joined = shlex::try_join(words.iter().map(String::as_str));
+    command.push(joined.expect("no word of a command has a NUL").into());
     command
+}
+
+/// The command that becomes the guardian on another host.
+pub(super) fn remote_command(program: &Path, mark: &str) -> [String; 7] {
+    let program = program.to_string_lossy();
+    ["sh", "-c", SCRIPT, "ronde", &program, hidden::GUARDIAN, mark].map(String::from)
 }
 
 #[cfg(test)]

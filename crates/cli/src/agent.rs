@@ -114,7 +114,11 @@ fn not_started(error: &std::io::Error) -> u8 {
 impl Arguments {
     fn standing_offer(&self) -> Result<StandingOffer, UserError> {
         let (key, (name, slots)) = both(self.standing_key(), self.host())?;
-        Ok(StandingOffer { key, info: StandingInfo { version: VERSION.into(), name, slots } })
+        let hint = "check that `/dev/urandom` can be read";
+        let instance =
+            ronde_launch::random_number().map_err(|error| UserError::new(error, hint))?;
+        let info = StandingInfo { version: VERSION.into(), name, slots, instance };
+        Ok(StandingOffer { key, info })
     }
 
     fn agent_offer(&self) -> Result<AgentOffer, UserError> {

@@ -114,6 +114,11 @@ pub fn new_key() -> Result<JobKey, LaunchError> {
     driver::entropy().map(JobKey::from_entropy)
 }
 
+/// A random number.
+pub fn random_number() -> Result<u64, LaunchError> {
+    driver::entropy().map(u64::from_ne_bytes)
+}
+
 fn machine(what: &'static str) -> impl FnOnce(io::Error) -> LaunchError {
     move |source| LaunchError::Machine { what, source }
 }

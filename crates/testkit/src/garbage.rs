@@ -334,7 +334,7 @@ fn all_messages() -> Vec<Vec<u8>> {
     all.push(encode(&Greeting::Agent { version, name, slots: 2, mark }));
     all.push(encode(&OfferAnswer::Refused { reason: "x".into() }));
     all.push(encode(&StandingRequest::Start { mark: "0f-1".into() }));
-    let info = StandingInfo { version: "1".into(), name: "node-a".into(), slots: 4 };
+    let info = StandingInfo { version: "1".into(), name: "node-a".into(), slots: 4, instance: 9 };
     all.push(encode(&StandingAnswer::Here(info)));
     all.push(encode(&AgentToAgent::Carried { bytes: 1 << 40, micros: 80_000 }));
     all.extend(to_driver().iter().map(encode));

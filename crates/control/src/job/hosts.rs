@@ -22,8 +22,16 @@ pub(super) struct KnownHost {
     failures: u32,
     /// How many times in a row it could not be reached.
     pub(super) unreached: u32,
-    /// Whether its agent was told to stop: the host counts as gone until it is listed again.
+    /// Whether its agent was told to stop: the host counts as gone until it is listed or offered
+    /// again.
     pub(super) is_leaving: bool,
+}
+
+impl KnownHost {
+    /// Somebody has started its agent again, so it is usable again.
+    fn offered_again(&mut self) {
+        (self.cooldown, self.unreached, self.is_leaving) = (None, 0, false);
+    }
 }
 
 /// The agent on a host.
@@ -70,9 +78,8 @@ impl Hosts {
             match std::mem::replace(&mut host.slots, slots) {
                 before if before == slots => {}
                 0 => {
-                    // An agent was started there again, so the host is usable again.
                     if source == HostSourceKind::DialedIn {
-                        (host.cooldown, host.unreached) = (None, 0);
+                        host.offered_again();
                     }
                     news.push(JobEventKind::HostFound { host: name, slots, source });
                 }
@@ -83,6 +90,13 @@ impl Hosts {
             }
         }
         news
+    }
+
+    /// The agent of a host was started again.
+    pub(super) fn offered_again(&mut self, name: &str) {
+        if let Some(host) = self.all.iter_mut().find(|host| host.name == name) {
+            host.offered_again();
+        }
     }
 
     /// The index of the host with this name, which is added if it is new.

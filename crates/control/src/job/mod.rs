@@ -95,6 +95,9 @@ pub enum JobInput {
     CalledOff(String),
     /// An agent was told to stop and will do so after this time.
     Leaving(AgentId, Duration),
+    /// Somebody has started the standing agent of this host again, after it had gone: the host may
+    /// be used, whatever happened before. The list of hosts follows.
+    OfferedAgain(String),
     /// An agent has sent something, of whatever kind.
     Heard(AgentId),
     /// A worker's process was started, with this process id.
@@ -314,6 +317,7 @@ impl JobMachine {
             JobInput::Gone { agent, reason, hint } => self.gone(agent, reason, hint, now),
             JobInput::CalledOff(text) => self.called_off(text, now),
             JobInput::Leaving(agent, grace) => self.host_leaves(agent, grace),
+            JobInput::OfferedAgain(host) => self.hosts.offered_again(&host),
             JobInput::Heard(agent) => return self.heard(agent, now),
             JobInput::Started(worker, pid) => self.started(worker, pid),
             JobInput::Exited(worker, exit) => self.exited(worker, exit, now),

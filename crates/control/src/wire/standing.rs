@@ -56,6 +56,8 @@ pub struct StandingInfo {
     pub name: String,
     /// Number of ranks that the host can run.
     pub slots: u32,
+    /// A random number that tells this process from one that was started before or after it.
+    pub instance: u64,
 }
 
 #[cfg(test)]
@@ -67,8 +69,8 @@ mod tests {
     fn the_bytes_of_the_messages_never_change() {
         assert_eq!(encode(&StandingRequest::Describe), [0]);
         assert_eq!(encode(&StandingRequest::Start { mark: "a-0".into() }), b"\x01\x03a-0");
-        let info = StandingInfo { version: "1".into(), name: "n".into(), slots: 4 };
-        assert_eq!(encode(&StandingAnswer::Here(info)), b"\x00\x011\x01n\x04");
+        let info = StandingInfo { version: "1".into(), name: "n".into(), slots: 4, instance: 9 };
+        assert_eq!(encode(&StandingAnswer::Here(info)), b"\x00\x011\x01n\x04\x09");
         assert_eq!(encode(&StandingAnswer::Refused { reason: "x".into() }), b"\x01\x01x");
     }
 

@@ -188,6 +188,8 @@ pub(crate) enum DriverInput {
     Followed(oneshot::Sender<Subscription>),
     /// Output of the job could not be written.
     OutputLost(event::OutputKind, String),
+    /// The standing agent of this host was started again, after it had gone.
+    StandsAgain(String),
     /// The current hosts of an elastic job, or why they are unknown.
     Hosts(Result<Vec<(Host, ReachMethod)>, String>),
 }

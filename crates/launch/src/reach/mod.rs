@@ -95,6 +95,13 @@ impl AgentAccess {
     /// The standing agent of another host.
     pub fn to(&self, host: &str) -> standing::StandingAgent {
         let AgentAccess { port, key, time_limit } = self.clone();
-        standing::StandingAgent { host: host.to_owned(), port, key, time_limit, is_here: false }
+        standing::StandingAgent {
+            host: host.to_owned(),
+            port,
+            key,
+            time_limit,
+            is_here: false,
+            last: standing::LastInstance::default(),
+        }
     }
 }

@@ -6,6 +6,7 @@
 //! gives up early on an error that a retry cannot fix: a refusal, or a peer without the key.
 
 use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ronde_control::wire::standing::{StandingAnswer, StandingInfo, StandingRequest};
@@ -51,7 +52,30 @@ pub struct StandingAgent {
     pub time_limit: Duration,
     /// Whether its host is this machine, so that a loopback address works.
     pub is_here: bool,
+    /// The process that answered last.
+    pub last: LastInstance,
 }
+
+/// The instance of a standing agent that answered last, shared by all copies of its description.
+#[derive(Clone, Debug, Default)]
+pub struct LastInstance(Arc<Mutex<Option<u64>>>);
+
+impl LastInstance {
+    /// Remembers an instance; returns whether it is another one than before.
+    fn replace(&self, instance: u64) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        last.replace(instance) != Some(instance)
+    }
+}
+
+/// Which process answers says nothing about which agent is meant.
+impl PartialEq for LastInstance {
+    fn eq(&self, _: &LastInstance) -> bool {
+        true
+    }
+}
+
+impl Eq for LastInstance {}
 
 impl StandingAgent {
     /// What its agents share with the driver.
@@ -122,6 +146,18 @@ pub fn start(agent: &StandingAgent, mark: &str) -> AgentLink {
     }
 }
 
+/// Waits until another instance of a standing agent answers than the last one, which has gone.
+pub(crate) async fn restarted(agent: &StandingAgent) {
+    loop {
+        sleep(LONGEST_PAUSE).await;
+        if let Ok((info, _)) = request(agent, &StandingRequest::Describe).await
+            && agent.last.replace(info.instance)
+        {
+            return;
+        }
+    }
+}
+
 /// What each of these standing agents says about itself, all asked at once; a late one has until its
 /// time limit. Blocks.
 pub fn survey(agents: Vec<StandingAgent>) -> Vec<Result<StandingInfo, StandingFailure>> {
@@ -165,7 +201,10 @@ async fn serve(
     let wanted = StandingRequest::Start { mark };
     let sealed = tokio::select! {
         reached = dial(agent, &wanted) => match reached {
-            Ok((_, sealed)) => sealed,
+            Ok((info, sealed)) => {
+                agent.last.replace(info.instance);
+                sealed
+            }
             Err(failure) => return failure.problem(),
         },
         Ok(()) = &mut is_cut => return cut(),

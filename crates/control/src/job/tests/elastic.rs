@@ -325,6 +325,32 @@ fn workers_of_an_unlisted_host_stay_until_the_others_rejoin() {
 }
 
 #[test]
+fn a_host_whose_agent_left_or_died_is_used_again_once_its_agent_stands_again() {
+    let mut scenario = Scenario::begin("a:1,b:1,c:1", limits(3, 1));
+    let (left, died) = (AgentId(1), AgentId(2));
+    scenario.on(JobInput::Leaving(left, Duration::from_secs(30)));
+    scenario.join(0);
+    scenario.join(2);
+    assert_eq!(scenario.world(), [0, 2]);
+    let gone = |agent| JobInput::Gone { agent, reason: "it exited".into(), hint: String::new() };
+    scenario.die(1, Exit::Code(0));
+    scenario.on(gone(left));
+    scenario.on(gone(died));
+    scenario.join(0);
+    assert_eq!(scenario.world(), [0]);
+    // That they are still listed is no reason to use them.
+    scenario.list("a:1,b:1,c:1");
+    scenario.pass(60);
+    assert_eq!(scenario.reached, []);
+    for host in ["b", "c"] {
+        scenario.on(JobInput::OfferedAgain(host.into()));
+    }
+    scenario.list("a:1,b:1,c:1");
+    assert_eq!(scenario.running.values().filter(|(host, ..)| host != "a").count(), 3);
+    assert!(scenario.says("found host `b` with 1 slot"));
+}
+
+#[test]
 fn a_worker_that_asks_to_leave_loses_no_step() {
     let mut scenario = Scenario::begin("a:2", limits(2, 1));
     scenario.say(Worker(1), RankToDriver::Departing { reason: "it was sent SIGTERM".into() });

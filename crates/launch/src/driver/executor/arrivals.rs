@@ -11,11 +11,12 @@ use ronde_control::{Time, VERSION};
 
 use super::{AgentState, ConnectedAgent, Driver, LINGER};
 use crate::agent::free_ports;
+use crate::driver::DriverInput;
 use crate::driver::agent_handle::AgentHandle;
 use crate::driver::start::{self, Span};
 use crate::hosts::{self, Host};
 use crate::reach::dialed::DialedAgent;
-use crate::reach::{HostProblem, ReachMethod};
+use crate::reach::{HostProblem, ReachMethod, standing};
 use crate::{LaunchError, machine};
 
 /// Time limit for one connection attempt between hosts.
@@ -160,6 +161,24 @@ impl Driver<'_> {
             self.hosts.retain(|known| known.name != host);
             self.hosts_changed(now);
         }
+    }
+
+    /// Looks out for the standing agent of a host to be started again, if the job could use it.
+    pub(super) fn watch_for_return(&mut self, host: &str) {
+        let is_wanted = self.job.job_spec.outlives_losses() && !self.machine.is_over();
+        if let Some(ReachMethod::Standing(agent)) = self.methods.get(host).filter(|_| is_wanted) {
+            let (agent, host, news) = (agent.clone(), host.to_owned(), self.news.clone());
+            self.search.spawn(async move {
+                standing::restarted(&agent).await;
+                let _ = news.send(DriverInput::StandsAgain(host)).await;
+            });
+        }
+    }
+
+    /// The standing agent of a host was started again.
+    pub(super) fn stands_again(&mut self, host: String, now: Time) {
+        self.decide(JobInput::OfferedAgain(host), now);
+        self.hosts_changed(now);
     }
 
     /// The list of hosts has changed.

@@ -79,7 +79,7 @@ pub(super) struct Driver<'a> {
     /// The workers that have a terminal.
     terminals: BTreeMap<Worker, WorkerTerminal>,
     given_up: bool,
-    /// Tasks that run the discovery script.
+    /// Tasks that look for hosts.
     search: JoinSet<()>,
 }
 
@@ -432,6 +432,7 @@ impl<'a> Driver<'a> {
             }
             AgentState::Ready(_) | AgentState::Leaving => {
                 self.decide(JobInput::Gone { agent: id, reason, hint }, now);
+                self.watch_for_return(&agent.handle.host);
                 self.forget(Some(agent.handle.host), now);
             }
         }
@@ -440,6 +441,7 @@ impl<'a> Driver<'a> {
     pub(super) fn on(&mut self, news: DriverInput, now: Time) {
         match news {
             DriverInput::Offered(offer) => self.offered(offer, now),
+            DriverInput::StandsAgain(host) => self.stands_again(host, now),
             DriverInput::Hosts(Ok(hosts)) => self.found(hosts, now),
             DriverInput::Hosts(Err(reason)) => self.decide(JobInput::Undiscovered(reason), now),
             DriverInput::Hello(index, version) => {

@@ -1,9 +1,9 @@
-"""Packs this installation into wheels again: `python -m horovod._wheels FOLDER`.
+"""Packs this installation into wheels again: `python -m horovod._wheels [FOLDER]`.
 
 `ronde up` sends them to other hosts, so that these get the very files that run here, without a
 package index. One wheel holds Ronde, others hold the packages it needs; the installer's list of
-files (`RECORD`) says what belongs to each. The same files always give the same bytes. Prints a JSON
-list with the name, size and SHA-256 of each wheel.
+files (`RECORD`) says what belongs to each. Prints a JSON list with the name of each wheel, the bytes
+of its files and a digest of them. Without a folder, it writes nothing.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ COMPRESSION = 1
 
 
 def main() -> None:
-    """Writes the wheels of Ronde and of what it needs into the folder that the argument names."""
-    folder = Path(sys.argv[1])
+    """Describes Ronde and what it needs, and packs both if an argument names a folder."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     try:
         packages = [distribution("ronde"), *needed(distribution("ronde"))]
         wheels = [pack(package, folder) for package in packages]
@@ -55,23 +55,33 @@ def needed(package: Distribution) -> list[Distribution]:
     return found
 
 
-def pack(package: Distribution, folder: Path) -> dict[str, object]:
-    """Writes the wheel of one package."""
+def pack(package: Distribution, folder: Path | None) -> dict[str, object]:
+    """Describes one package, and writes its wheel into the folder, if there is one."""
     name = package.metadata["Name"].replace("-", "_")
     title = f"{name}-{package.version}"
     members = sorted(contents(package, title).items())
     tags = re.findall(r"^Tag: (\S+)", package.read_text("WHEEL") or "", re.MULTILINE)
     if not tags:
         raise CannotPack(f"`{name}` was not installed from a wheel")
-    path = folder / f"{title}-{compressed(tags)}.whl"
+    wheel = f"{title}-{compressed(tags)}.whl"
+    # The list has the checksum of every other file.
+    listed = record(members)
+    if folder is not None:
+        write(folder / wheel, [*members, listed])
+    size = sum(len(content) for _, (content, _) in members)
+    modes = json.dumps([[member, mode] for member, (_, mode) in members])
+    digest = hashlib.sha256(listed[1][0] + modes.encode()).hexdigest()
+    return {"name": wheel, "bytes": size, "digest": digest}
+
+
+def write(path: Path, members: list[tuple[str, tuple[bytes, int]]]) -> None:
+    """Writes a wheel."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=COMPRESSION) as archive:
-        for member, (content, mode) in [*members, record(title, members)]:
+        for member, (content, mode) in members:
             about = zipfile.ZipInfo(member, TIME)
             about.compress_type = zipfile.ZIP_DEFLATED
             about.external_attr = (0o100000 | mode) << 16
             archive.writestr(about, content)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return {"name": path.name, "bytes": path.stat().st_size, "sha256": digest}
 
 
 def contents(package: Distribution, title: str) -> dict[str, tuple[bytes, int]]:
@@ -98,7 +108,7 @@ def contents(package: Distribution, title: str) -> dict[str, tuple[bytes, int]]:
     return found
 
 
-def record(title: str, members: list[tuple[str, tuple[bytes, int]]]) -> tuple[str, tuple[bytes, int]]:
+def record(members: list[tuple[str, tuple[bytes, int]]]) -> tuple[str, tuple[bytes, int]]:
     """The list of files in a wheel, with their checksums."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")

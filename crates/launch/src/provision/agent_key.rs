@@ -4,7 +4,7 @@
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ronde_control::wire::JobKey;
 
@@ -21,6 +21,12 @@ pub(super) fn existing(path: &Path) -> Result<Option<JobKey>, HostProblem> {
             HostProblem::new(format!("the agents' key {why}"), hint)
         }),
     }
+}
+
+/// The folders above a file that do not exist yet, innermost first.
+pub(super) fn missing_folders(path: &Path) -> Vec<PathBuf> {
+    let missing = path.ancestors().skip(1).take_while(|folder| !folder.exists());
+    missing.map(Path::to_owned).collect()
 }
 
 /// Makes a key. Fails if there is one by now.
@@ -53,6 +59,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config/ronde/agent.key");
         assert_eq!(existing(&path), Ok(None));
+        let folders = ["config/ronde", "config"].map(|name| folder.path().join(name));
+        assert_eq!(missing_folders(&path), folders);
         let key = make(&path).unwrap();
         assert_eq!(existing(&path), Ok(Some(key)));
         let before = fs::read(&path).unwrap();

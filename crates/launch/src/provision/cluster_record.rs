@@ -22,6 +22,8 @@ pub struct ClusterRecord {
     pub image: Option<String>,
     /// Whether the agents' key on this machine was made by `ronde up`.
     pub made_key: bool,
+    /// The folders that were made for it, innermost first.
+    pub made_folders: Vec<PathBuf>,
 }
 
 /// A host that was prepared.

@@ -27,17 +27,16 @@ use ronde_control::wire::JobKey;
 
 use crate::hosts::{self, Host};
 use crate::reach::HostProblem;
-use crate::reach::ReachMethod;
 use crate::reach::ssh::SshOptions;
 use crate::{LaunchError, block_on};
 use cluster_record::ClusterRecord;
 use host_shell::{ActionError, ActionInput, LONG, QUICK};
-use packages::{Packages, sha256};
+use packages::{OwnWheel, Packages, sha256};
 
-/// Space that an environment needs beyond the packages themselves, in KiB, and how much more than
-/// the packages it is.
-const SPACE_KIB: u64 = 64 << 10;
-const UNPACKED: u64 = 4;
+/// Space that an environment needs, in KiB: for uv and the lists of files, and for the wheels, which
+/// are there packed and unpacked.
+const SPACE_KIB: u64 = 96 << 10;
+const COPIES: u64 = 2;
 
 /// What to prepare.
 #[derive(Clone, Debug)]
@@ -86,8 +85,9 @@ pub struct HostOutcome {
 pub struct UpReport {
     /// The hosts, in the order of the plan.
     pub hosts: Vec<HostOutcome>,
-    /// Whether an agents' key was made on this machine.
-    pub made_key: bool,
+    /// If an agents' key was made on this machine: the folders that were made for it, innermost
+    /// first.
+    pub made_key: Option<Vec<PathBuf>>,
     /// Whether a key pair for ssh was made on this machine, because the user had none.
     pub made_login: bool,
 }
@@ -107,10 +107,7 @@ pub type UpResult = Result<UpReport, HostProblem>;
 
 /// The script on a host of the list; ssh is not needed for this machine.
 pub fn shell(host: &Host, ssh: &SshOptions) -> HostShell {
-    let destination = match hosts::method(host, &hosts::hostname(), ssh) {
-        ReachMethod::Local => None,
-        ReachMethod::Ssh(destination) => Some(destination),
-    };
+    let destination = (!hosts::is_here(host)).then(|| hosts::destination(host, ssh));
     HostShell { name: host.name.clone(), destination }
 }
 
@@ -155,31 +152,39 @@ async fn run_up(plan: &UpPlan, progress: &Progress) -> UpResult {
     };
     let wheels = async {
         match &plan.content {
-            UpContent::Packages(source) => source.wheels().await,
+            UpContent::Packages(source) => source.own_wheels().await,
             UpContent::Image { .. } => Ok(Vec::new()),
         }
     };
     let (wheels, probed) = tokio::join!(wheels, probe(&plan.hosts, plan.port, image));
-    let packages = plan.packages(wheels?, &probed).await?;
+    let packages = plan.packages(&wheels?, &probed).await?;
     let wanted = plan.wanted(packages.as_ref(), known_key.as_ref());
     let refused = probed.iter().any(|it| matches!(it, Err(ActionError::LoginRefused(_))));
     let made_login = refused && login_key::make_if_none(&plan.ssh_folder).await?;
     let plans: Vec<HostPlan> = probed.into_iter().map(|facts| judged(&wanted, facts)).collect();
     if plans.iter().any(|plan| !plan.problems.is_empty()) {
-        return Ok(UpReport { made_login, ..plan.report(plans, Vec::new(), false) });
+        return Ok(UpReport { made_login, ..plan.report(plans, Vec::new(), None) });
     }
-    let (key, made_key) = match known_key {
-        Some(key) => (key, false),
-        None => (agent_key::make(&plan.key_file)?, true),
+    let (key, made) = match known_key {
+        Some(key) => (key, None),
+        None => {
+            let folders = agent_key::missing_folders(&plan.key_file);
+            (agent_key::make(&plan.key_file)?, Some(folders))
+        }
     };
-    let content = plan.content.clone();
-    let work = Arc::new(Work { content, wanted, packages, key, progress: progress.clone() });
+    let installs = plans.iter().any(|plan| plan.steps.contains(&Step::Install));
+    let files = match (&plan.content, &packages) {
+        (UpContent::Packages(source), Some(packages)) if installs => source.files(packages).await?,
+        _ => Vec::new(),
+    };
+    let (content, progress) = (plan.content.clone(), progress.clone());
+    let work = Arc::new(Work { content, wanted, files, key, progress });
     let host_work = |(host, plan): (&HostShell, &HostPlan)| {
         let (work, host, steps) = (work.clone(), host.clone(), plan.steps.clone());
         async move { work.carry_out(&host, &steps).await }
     };
     let done = together(plan.hosts.iter().zip(&plans).map(host_work)).await;
-    Ok(plan.report(plans, done, made_key))
+    Ok(plan.report(plans, done, made))
 }
 
 fn judged(wanted: &Wanted, facts: Result<HostFacts, ActionError>) -> HostPlan {
@@ -192,14 +197,14 @@ fn judged(wanted: &Wanted, facts: Result<HostFacts, ActionError>) -> HostPlan {
 impl UpPlan {
     async fn packages(
         &self,
-        wheels: Vec<PathBuf>,
+        wheels: &[OwnWheel],
         probed: &[Result<HostFacts, ActionError>],
     ) -> Result<Option<Packages>, HostProblem> {
         let UpContent::Packages(source) = &self.content else { return Ok(None) };
         let oldest = ronde_control::provision::OLDEST_PYTHON;
         let versions = probed.iter().flatten().filter_map(|facts| facts.python_version);
         let lowest = versions.filter(|version| *version >= oldest).min().unwrap_or(oldest);
-        source.locked(wheels, lowest).await.map(Some)
+        source.packages(wheels, lowest).await.map(Some)
     }
 
     fn wanted(&self, packages: Option<&Packages>, key: Option<&JobKey>) -> Wanted {
@@ -221,7 +226,7 @@ impl UpPlan {
             port: self.port,
             key_digest: key.map(|key| sha256(key.to_hex().as_bytes())),
             runtime,
-            space_kib: SPACE_KIB + packages.map_or(0, |it| (it.bytes >> 10) * UNPACKED),
+            space_kib: SPACE_KIB + packages.map_or(0, |it| (it.bytes >> 10) * COPIES),
             uv_machine: uv.map(|_| machine),
             unix_seconds: now.as_secs(),
         }
@@ -231,7 +236,7 @@ impl UpPlan {
         &self,
         plans: Vec<HostPlan>,
         mut done: Vec<Result<(), HostProblem>>,
-        made_key: bool,
+        made_key: Option<Vec<PathBuf>>,
     ) -> UpReport {
         done.resize(plans.len(), Ok(()));
         let outcome = |((host, plan), done): ((&HostShell, HostPlan), Result<(), HostProblem>)| {
@@ -248,7 +253,7 @@ impl UpPlan {
 struct Work {
     content: UpContent,
     wanted: Wanted,
-    packages: Option<Packages>,
+    files: Vec<PathBuf>,
     key: JobKey,
     progress: Progress,
 }
@@ -286,8 +291,8 @@ impl Work {
     }
 
     async fn install(&self, host: &HostShell) -> Result<(), HostProblem> {
-        let Some(Packages { digest, files, .. }) = &self.packages else { return Ok(()) };
-        for path in files {
+        let Runtime::Environment { digest } = &self.wanted.runtime else { return Ok(()) };
+        for path in &self.files {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let place = format!("files-{digest}/{name}");
             host.run(&["put", &place], ActionInput::File(path.clone()), LONG).await?;

@@ -17,15 +17,18 @@ use crate::reach::HostProblem;
 /// Digits of the digest in the name of an environment.
 const DIGITS: usize = 12;
 
-/// The packages of an environment, ready to be sent.
+/// How much larger a wheel usually is when it is unpacked.
+const PACKED: u64 = 3;
+
+/// The packages of an environment.
 #[derive(Clone, Debug)]
 pub(super) struct Packages {
     /// Identifies the environment.
     pub(super) digest: String,
-    /// The files to send; their names matter to the installer.
-    pub(super) files: Vec<PathBuf>,
-    /// Their size, in bytes.
+    /// Bytes of the wheels, unpacked.
     pub(super) bytes: u64,
+    /// The locked requirements, if the user listed any.
+    lock: Option<String>,
 }
 
 /// Where packages come from.
@@ -43,54 +46,73 @@ pub struct PackageSource {
     pub folder: PathBuf,
 }
 
-#[derive(Deserialize)]
-struct PackedWheel {
+/// A wheel of this installation, packed or not.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct OwnWheel {
     name: String,
+    bytes: u64,
+    digest: String,
 }
 
 impl PackageSource {
-    /// Packs this installation, or takes the wheel that the user names.
-    pub(super) async fn wheels(&self) -> Result<Vec<PathBuf>, HostProblem> {
-        let packed = self.pack().await;
-        let Some(wheel) = &self.wheel else { return packed };
+    /// Describes the wheels without packing them.
+    pub(super) async fn own_wheels(&self) -> Result<Vec<OwnWheel>, HostProblem> {
+        let own = self.describe(None).await;
+        let Some(wheel) = &self.wheel else { return own };
+        let content = fs::read(wheel).map_err(|error| unreadable(wheel, &error))?;
+        let name = wheel.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let (bytes, digest) = (content.len() as u64 * PACKED, sha256(&content));
         // What Ronde needs comes from this installation if possible, otherwise from the user's list.
-        let others = packed.unwrap_or_default().into_iter();
-        let others = others.filter(|path| !is_ronde(path));
-        Ok(others.chain([wheel.clone()]).collect())
+        let others = own.unwrap_or_default().into_iter().filter(|wheel| !wheel.is_ronde());
+        Ok(others.chain([OwnWheel { name, bytes, digest }]).collect())
     }
 
-    async fn pack(&self) -> Result<Vec<PathBuf>, HostProblem> {
-        let hint = "install Ronde from a wheel, or pass one with `--wheel FILE`";
-        let cannot =
-            |why: &str| HostProblem::new(format!("cannot pack this installation: {why}"), hint);
-        let words = [OsStr::new("-m"), OsStr::new("horovod._wheels"), self.folder.as_os_str()];
-        let output = run(&self.python, &words).await.map_err(|error| cannot(&error))?;
-        let wheels: Vec<PackedWheel> =
-            serde_json::from_str(&output).map_err(|error| cannot(&error.to_string()))?;
-        Ok(wheels.iter().map(|wheel| self.folder.join(&wheel.name)).collect())
-    }
-
-    /// Adds the locked requirements, which must work with this Python and newer ones.
-    pub(super) async fn locked(
-        &self,
-        mut files: Vec<PathBuf>,
-        (major, minor): (u32, u32),
-    ) -> Result<Packages, HostProblem> {
-        if let Some(requirements) = &self.requirements {
-            let lock = self.lock(requirements, &format!("{major}.{minor}")).await?;
+    /// Packs the wheels; returns all files to send, whose names matter to the installer.
+    pub(super) async fn files(&self, packages: &Packages) -> Result<Vec<PathBuf>, HostProblem> {
+        let own = self.describe(Some(&self.folder)).await;
+        let path = |wheel: &OwnWheel| self.folder.join(&wheel.name);
+        let mut files: Vec<PathBuf> = match &self.wheel {
+            None => own?.iter().map(path).collect(),
+            Some(wheel) => {
+                let own = own.unwrap_or_default().into_iter().filter(|wheel| !wheel.is_ronde());
+                own.map(|wheel| path(&wheel)).chain([wheel.clone()]).collect()
+            }
+        };
+        if let Some(lock) = &packages.lock {
             let path = self.folder.join("requirements.txt");
             fs::write(&path, lock).map_err(|error| unreadable(&path, &error))?;
             files.push(path);
         }
-        let (mut all, mut bytes) = (Vec::new(), 0);
-        for path in &files {
-            let content = fs::read(path).map_err(|error| unreadable(path, &error))?;
-            bytes += content.len() as u64;
-            all.extend_from_slice(digest(&SHA256, &content).as_ref());
-        }
-        let mut digest = sha256(&all);
+        Ok(files)
+    }
+
+    /// Describes this installation, and packs it into a folder if there is one.
+    async fn describe(&self, folder: Option<&Path>) -> Result<Vec<OwnWheel>, HostProblem> {
+        let hint = "install Ronde from a wheel, or pass one with `--wheel FILE`";
+        let cannot =
+            |why: &str| HostProblem::new(format!("cannot pack this installation: {why}"), hint);
+        let words = ["-m", "horovod._wheels"].map(OsStr::new).into_iter();
+        let words: Vec<&OsStr> = words.chain(folder.map(Path::as_os_str)).collect();
+        let output = run(&self.python, &words).await.map_err(|error| cannot(&error))?;
+        serde_json::from_str(&output).map_err(|error| cannot(&error.to_string()))
+    }
+
+    /// The packages: these wheels and the locked requirements, which must work with this Python and
+    /// newer ones.
+    pub(super) async fn packages(
+        &self,
+        wheels: &[OwnWheel],
+        (major, minor): (u32, u32),
+    ) -> Result<Packages, HostProblem> {
+        let lock = match &self.requirements {
+            Some(path) => Some(self.lock(path, &format!("{major}.{minor}")).await?),
+            None => None,
+        };
+        let digests = wheels.iter().map(|wheel| format!("{}\n", wheel.digest));
+        let all: String = digests.chain(lock.clone()).collect();
+        let mut digest = sha256(all.as_bytes());
         digest.truncate(DIGITS);
-        Ok(Packages { digest, files, bytes })
+        Ok(Packages { digest, bytes: wheels.iter().map(|wheel| wheel.bytes).sum(), lock })
     }
 
     async fn lock(&self, requirements: &Path, version: &str) -> Result<String, HostProblem> {
@@ -152,8 +174,10 @@ pub(super) fn sha256(bytes: &[u8]) -> String {
     hex(digest(&SHA256, bytes).as_ref())
 }
 
-fn is_ronde(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ronde-"))
+impl OwnWheel {
+    fn is_ronde(&self) -> bool {
+        self.name.starts_with("ronde-")
+    }
 }
 
 /// Whether a line of a list of requirements asks for Ronde.

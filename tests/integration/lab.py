@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LIMIT_SECONDS = 50
@@ -150,6 +150,22 @@ class Host:
         unreachable = ("lladdr", "02:00:00:00:00:01", "nud", "permanent")
         self.enter("ip", "neigh", "replace", other.address, *unreachable, "dev", self.interface)
 
+    @contextmanager
+    def without_sshd(self):
+        """Stops the host's sshd while the host stays up."""
+        holder = subprocess.Popen([*self.prefix(), "sleep", "100"])
+        try:
+            # The namespaces live as long as a process is inside them.
+            inside = os.readlink(f"/proc/{self.sshd.pid}/ns/mnt")
+            while os.readlink(f"/proc/{holder.pid}/ns/mnt") != inside:
+                assert holder.poll() is None
+            self.sshd.kill()
+            self.sshd.wait()
+            yield
+        finally:
+            holder.kill()
+            holder.wait()
+
     def signal(self, number):
         """Signals every process on the host except the one that holds its namespaces."""
         for pid in inside(self.sshd.pid):
@@ -252,6 +268,11 @@ def inside(pid):
             if entry.name.isdigit() and os.readlink(entry / "ns" / "net") == network:
                 found.append(int(entry.name))
     return found
+
+
+def ronde():
+    """The path of `ronde`, next to `horovodrun`."""
+    return str(Path(horovodrun()).with_name("ronde"))
 
 
 def marked(mark, word=""):

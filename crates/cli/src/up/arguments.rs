@@ -37,6 +37,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", conflicts_with = "docker")]
     env: Option<PathBuf>,
 
+    /// Lock the requirements again, to newer versions
+    #[arg(long, requires = "env")]
+    upgrade: bool,
+
     /// Run the agents in containers of this image, with all GPUs and the network of the host
     #[arg(long, value_name = "IMAGE")]
     docker: Option<String>,
@@ -157,7 +161,7 @@ impl Arguments {
         &self,
         (program, folder): (&Path, &Path),
         shells: Vec<HostShell>,
-        port: u16,
+        record: &ClusterRecord,
         files: &Files,
     ) -> UpPlan {
         let content = match &self.docker {
@@ -167,11 +171,12 @@ impl Arguments {
                 program: program.to_owned(),
                 wheel: self.wheel.clone(),
                 requirements: self.env.clone(),
+                lock: record.lock.clone().filter(|_| !self.upgrade),
                 folder: folder.to_owned(),
             }),
         };
         let (key_file, ssh_folder) = (files.key.clone(), files.ssh_folder.clone());
-        UpPlan { hosts: shells, port, content, key_file, ssh_folder }
+        UpPlan { hosts: shells, port: self.port(record), content, key_file, ssh_folder }
     }
 }
 

@@ -54,16 +54,16 @@ fn prepare(
         UserError::new(format!("cannot create a temporary folder: {error}"), hint)
     })?;
     let port = arguments.port(&record);
-    let plan = arguments.plan((program, folder.path()), chosen.shells.clone(), port, files);
+    let plan = arguments.plan((program, folder.path()), chosen.shells.clone(), &record, files);
     let progress: Progress =
         Arc::new(|host: &str, step: &str| print_stderr(&format!("[{host}] {step}")));
     let report = provision::up(&plan, &progress).map_err(|error| about_launch(&error))?;
     let report = report.map_err(about)?;
-    let is_changed = report.hosts.iter().any(|host| !host.done.is_empty());
-    if is_changed || report.is_well() {
+    if report.has_begun {
         record.add(chosen.recorded.clone());
         record.port = port;
         record.image = arguments.docker().map(str::to_owned);
+        record.lock = report.lock.clone();
         if let Some(folders) = &report.made_key {
             (record.made_key, record.made_folders) = (true, folders.clone());
         }

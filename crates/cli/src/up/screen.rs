@@ -29,7 +29,7 @@ pub(super) fn outcome(report: &UpReport) -> String {
     if broken == 0 {
         return text + &report.hosts.iter().map(done).collect::<String>();
     }
-    let changed = match report.hosts.iter().any(|host| !host.done.is_empty()) {
+    let changed = match report.has_begun {
         true => "; run `ronde up` again once that is fixed",
         false => "; nothing was changed",
     };

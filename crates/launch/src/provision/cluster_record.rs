@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::packages::RequirementsLock;
 use crate::hosts::Host;
 use crate::private;
 use crate::reach::ssh::{SshOptions, Strictness};
@@ -20,6 +21,8 @@ pub struct ClusterRecord {
     pub port: u16,
     /// The image, if the agents run in containers.
     pub image: Option<String>,
+    /// The requirements that were installed.
+    pub lock: Option<RequirementsLock>,
     /// Whether the agents' key on this machine was made by `ronde up`.
     pub made_key: bool,
     /// The folders that were made for it, innermost first.

@@ -40,10 +40,12 @@ folder="
 }
 waiting=
 
-# A process is ours if its number, its start time and the boot are those that we wrote down.
+# A process is ours if its number, its start time and the boot are those that we wrote down. One that
+# has ended may still be listed, as a zombie.
 identity() {
-    started=$(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20)
-    [ -n "$started" ] && echo "$1 $started $(cat /proc/sys/kernel/random/boot_id 2>/dev/null)"
+    about=$(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null)
+    case $about in '' | Z* | X*) return 1 ;; esac
+    echo "$1 $(echo "$about" | cut -d ' ' -f 20) $(cat /proc/sys/kernel/random/boot_id 2>/dev/null)"
 }
 
 agent_pid() {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use host_shell::HostShell;
-pub use packages::PackageSource;
+pub use packages::{PackageSource, RequirementsLock};
 use ronde_control::provision::{HostFacts, HostPlan, Runtime, Step, Wanted, decide};
 use ronde_control::wire::JobKey;
 
@@ -88,6 +88,10 @@ pub struct UpReport {
     /// If an agents' key was made on this machine: the folders that were made for it, innermost
     /// first.
     pub made_key: Option<Vec<PathBuf>>,
+    /// Whether anything was tried: not if there was a problem on any host.
+    pub has_begun: bool,
+    /// The requirements that were installed.
+    pub lock: Option<RequirementsLock>,
     /// Whether a key pair for ssh was made on this machine, because the user had none.
     pub made_login: bool,
 }
@@ -163,9 +167,11 @@ async fn run_up(plan: &UpPlan, progress: &Progress) -> UpResult {
     let made_login = refused && login_key::make_if_none(&plan.ssh_folder).await?;
     let plans: Vec<HostPlan> = probed.into_iter().map(|facts| judged(&wanted, facts)).collect();
     if plans.iter().any(|plan| !plan.problems.is_empty()) {
-        return Ok(UpReport { made_login, ..plan.report(plans, Vec::new(), None) });
+        let nothing = vec![HostWork::default(); plans.len()];
+        let hosts = plan.report(plans, nothing);
+        return Ok(UpReport { hosts, made_key: None, has_begun: false, lock: None, made_login });
     }
-    let (key, made) = match known_key {
+    let (key, made_key) = match known_key {
         Some(key) => (key, None),
         None => {
             let folders = agent_key::missing_folders(&plan.key_file);
@@ -184,7 +190,9 @@ async fn run_up(plan: &UpPlan, progress: &Progress) -> UpResult {
         async move { work.carry_out(&host, &steps).await }
     };
     let done = together(plan.hosts.iter().zip(&plans).map(host_work)).await;
-    Ok(plan.report(plans, done, made))
+    let lock = packages.and_then(|packages| packages.lock);
+    let hosts = plan.report(plans, done);
+    Ok(UpReport { hosts, made_key, has_begun: true, lock, made_login })
 }
 
 fn judged(wanted: &Wanted, facts: Result<HostFacts, ActionError>) -> HostPlan {
@@ -232,21 +240,22 @@ impl UpPlan {
         }
     }
 
-    fn report(
-        &self,
-        plans: Vec<HostPlan>,
-        mut done: Vec<Result<(), HostProblem>>,
-        made_key: Option<Vec<PathBuf>>,
-    ) -> UpReport {
-        done.resize(plans.len(), Ok(()));
-        let outcome = |((host, plan), done): ((&HostShell, HostPlan), Result<(), HostProblem>)| {
-            let problems = plan.problems.into_iter().chain(done.err()).collect();
-            let (warnings, done) = (plan.warnings, plan.steps);
-            HostOutcome { name: host.name.clone(), problems, warnings, done }
+    fn report(&self, plans: Vec<HostPlan>, work: Vec<HostWork>) -> Vec<HostOutcome> {
+        let outcome = |((host, plan), work): ((&HostShell, HostPlan), HostWork)| HostOutcome {
+            name: host.name.clone(),
+            problems: plan.problems.into_iter().chain(work.problem).collect(),
+            warnings: plan.warnings,
+            done: work.done,
         };
-        let hosts = self.hosts.iter().zip(plans).zip(done).map(outcome).collect();
-        UpReport { hosts, made_key, made_login: false }
+        self.hosts.iter().zip(plans).zip(work).map(outcome).collect()
     }
+}
+
+/// What was done on a host, and what kept the rest from being done.
+#[derive(Clone, Debug, Default)]
+struct HostWork {
+    done: Vec<Step>,
+    problem: Option<HostProblem>,
 }
 
 /// What the steps on all hosts need.
@@ -259,14 +268,17 @@ struct Work {
 }
 
 impl Work {
-    async fn carry_out(&self, host: &HostShell, steps: &[Step]) -> Result<(), HostProblem> {
+    async fn carry_out(&self, host: &HostShell, steps: &[Step]) -> HostWork {
+        let mut work = HostWork::default();
         for step in steps {
             (self.progress)(&host.name, &step.to_string());
-            self.take(host, *step).await.map_err(|HostProblem { reason, hint }| {
-                HostProblem::new(format!("could not {step}: {reason}"), hint)
-            })?;
+            if let Err(HostProblem { reason, hint }) = self.take(host, *step).await {
+                let reason = format!("could not {step}: {reason}");
+                return HostWork { problem: Some(HostProblem { reason, hint }), ..work };
+            }
+            work.done.push(*step);
         }
-        Ok(())
+        work
     }
 
     async fn take(&self, host: &HostShell, step: Step) -> Result<(), HostProblem> {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use ring::digest::{SHA256, digest};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
 use crate::driver::hex;
@@ -28,7 +28,18 @@ pub(super) struct Packages {
     /// Bytes of the wheels, unpacked.
     pub(super) bytes: u64,
     /// The locked requirements, if the user listed any.
-    lock: Option<String>,
+    pub(super) lock: Option<RequirementsLock>,
+}
+
+/// Requirements with exact versions and hashes. They are kept, so that another run installs the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequirementsLock {
+    /// SHA-256 of the user's list.
+    pub digest: String,
+    /// The oldest Python that they must work with.
+    pub python: (u32, u32),
+    /// The list with exact versions and hashes.
+    pub text: String,
 }
 
 /// Where packages come from.
@@ -42,6 +53,8 @@ pub struct PackageSource {
     pub wheel: Option<PathBuf>,
     /// The user's list of requirements.
     pub requirements: Option<PathBuf>,
+    /// What they were locked to before, unless that is to be renewed.
+    pub lock: Option<RequirementsLock>,
     /// An empty folder for files that are sent.
     pub folder: PathBuf,
 }
@@ -80,7 +93,7 @@ impl PackageSource {
         };
         if let Some(lock) = &packages.lock {
             let path = self.folder.join("requirements.txt");
-            fs::write(&path, lock).map_err(|error| unreadable(&path, &error))?;
+            fs::write(&path, &lock.text).map_err(|error| unreadable(&path, &error))?;
             files.push(path);
         }
         Ok(files)
@@ -102,20 +115,24 @@ impl PackageSource {
     pub(super) async fn packages(
         &self,
         wheels: &[OwnWheel],
-        (major, minor): (u32, u32),
+        python: (u32, u32),
     ) -> Result<Packages, HostProblem> {
         let lock = match &self.requirements {
-            Some(path) => Some(self.lock(path, &format!("{major}.{minor}")).await?),
+            Some(path) => Some(self.lock(path, python).await?),
             None => None,
         };
         let digests = wheels.iter().map(|wheel| format!("{}\n", wheel.digest));
-        let all: String = digests.chain(lock.clone()).collect();
+        let all: String = digests.chain(lock.as_ref().map(|lock| lock.text.clone())).collect();
         let mut digest = sha256(all.as_bytes());
         digest.truncate(DIGITS);
         Ok(Packages { digest, bytes: wheels.iter().map(|wheel| wheel.bytes).sum(), lock })
     }
 
-    async fn lock(&self, requirements: &Path, version: &str) -> Result<String, HostProblem> {
+    async fn lock(
+        &self,
+        requirements: &Path,
+        python: (u32, u32),
+    ) -> Result<RequirementsLock, HostProblem> {
         let show = requirements.display();
         let text =
             fs::read_to_string(requirements).map_err(|error| unreadable(requirements, &error))?;
@@ -125,6 +142,12 @@ impl PackageSource {
                 "leave it out: the hosts get the Ronde that runs here",
             ));
         }
+        let digest = sha256(text.as_bytes());
+        let known = self.lock.as_ref();
+        if let Some(known) = known.filter(|it| (&it.digest, it.python) == (&digest, python)) {
+            return Ok(known.clone());
+        }
+        let version = &format!("{}.{}", python.0, python.1);
         let Some(uv) = self.uv() else {
             return Err(HostProblem::new(
                 format!("`uv`, which locks `{show}`, is not installed on this machine"),
@@ -153,7 +176,8 @@ impl PackageSource {
         })?;
         // Hosts look for packages where the list says, and nowhere else.
         let no_index = text.lines().any(|line| line.trim() == NO_INDEX) && !lock.contains(NO_INDEX);
-        Ok(if no_index { format!("{NO_INDEX}\n{lock}") } else { lock })
+        let text = if no_index { format!("{NO_INDEX}\n{lock}") } else { lock };
+        Ok(RequirementsLock { digest, python, text })
     }
 
     /// The installer of packages on this machine: next to our commands, on the PATH, or where its

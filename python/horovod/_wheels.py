@@ -2,8 +2,8 @@
 
 `ronde up` sends them to other hosts, so that these get the very files that run here, without a
 package index. One wheel holds Ronde, others hold the packages it needs; the installer's list of
-files (`RECORD`) says what belongs to each. Prints a JSON list with the name of each wheel, the bytes
-of its files and a digest of them. Without a folder, it writes nothing.
+files (`RECORD`) says what belongs to each. Prints a JSON list with the name of each wheel, the
+bytes of its files and a digest of them. Without a folder, it writes nothing.
 """
 
 from __future__ import annotations

@@ -10,9 +10,10 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-from horovod import _wheels
 from jobs import until
 from lab import Lab, inside, ronde, why_not
+
+from horovod import _wheels
 
 REASON = why_not()
 pytestmark = [
@@ -99,8 +100,9 @@ def test_four_bare_hosts_run_a_training_job_and_are_bare_again(tmp_path, lab):
     result = first_up(lab, "--env", requirements(tmp_path))
     assert result.returncode == 0, result.stdout + result.stderr
     for host in lab.hosts:
-        assert f"{host.name}: sent the agents' key, sent uv, installed the environment, started" in (
-            result.stdout
+        assert (
+            f"{host.name}: sent the agents' key, sent uv, installed the environment, started"
+            in (result.stdout)
         )
         key = host.home / ".config" / "ronde" / "agent.key"
         assert key.stat().st_mode & 0o777 == 0o600
@@ -147,7 +149,7 @@ def test_only_what_differs_is_changed(pair):
     assert first_up(pair).returncode == 0
     (old,) = agents(second)
     os.kill(old, signal.SIGKILL)
-    until(lambda: not agents(second), 10, "the agent lives on")
+    until(lambda: not agents(second), 10, lambda: "the agent lives on")
     assert "node-b  has stopped" in up(pair, "--status").stdout
     result = up(pair)
     assert result.stdout.startswith("node-a: nothing to do\nnode-b: started the agent\n")
@@ -287,7 +289,9 @@ def test_a_broken_host_is_named_with_its_problem_and_nothing_is_changed(pair):
         text = result.stdout.replace(str(host.home), "HOME")
         text = re.sub(r"\S+@node-b", "USER@node-b", text)
         text = re.sub(r"needs \d+ MiB", "needs N MiB", text)
-        text = re.sub(r"in use by (`python3?[.0-9]*` \(pid \d+\)|another process)", "in use by OWNER", text)
+        text = re.sub(
+            r"in use by (`python3?[.0-9]*` \(pid \d+\)|another process)", "in use by OWNER", text
+        )
         assert text == expected + verdict
 
 
@@ -325,9 +329,13 @@ def test_an_agent_that_does_not_start_is_explained_with_its_last_words(pair):
     state.chmod(0o755)
     for pid in agents(second):
         os.kill(pid, signal.SIGKILL)
-    until(lambda: not agents(second), 10, "the agent lives on")
+    until(lambda: not agents(second), 10, lambda: "the agent lives on")
     result = up(pair)
     assert result.returncode == 1
-    expected = "error: `node-b`: could not start the agent: the agent does not start: error: no luck"
+    expected = (
+        "error: `node-b`: could not start the agent: the agent does not start: error: no luck"
+    )
     assert expected in result.stdout, result.stdout
-    assert "1 of 2 hosts cannot be used yet; run `ronde up` again once that is fixed" in result.stdout
+    assert (
+        "1 of 2 hosts cannot be used yet; run `ronde up` again once that is fixed" in result.stdout
+    )

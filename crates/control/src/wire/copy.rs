@@ -112,12 +112,13 @@ impl FileEntry {
     /// Says what is wrong with an entry that would leave the folder it is copied into.
     pub fn check(&self) -> Result<(), String> {
         let path = String::from_utf8_lossy(&self.path);
-        if depths(&self.path, 0).is_none_or(|depth| depth < 1) || has_dots(&self.path) {
+        if depth(&self.path, 0, 0).is_none_or(|depth| depth < 1) || has_dots(&self.path) {
             return Err(format!("`{path}` is not a path below the folder"));
         }
         let EntryKind::Link { target } = &self.kind else { return Ok(()) };
-        let parent = self.path.iter().filter(|byte| **byte == b'/').count();
-        match depths(target, parent as i64) {
+        // It stays in the folder that is copied, the first one of its path.
+        let parent = self.path.iter().filter(|byte| **byte == b'/').count() as i64;
+        match depth(target, parent, parent.min(1)) {
             Some(_) => Ok(()),
             None => {
                 let target = String::from_utf8_lossy(target);
@@ -127,8 +128,8 @@ impl FileEntry {
     }
 }
 
-/// How many folders below the start a relative path ends, if it never rises above it.
-fn depths(path: &[u8], start: i64) -> Option<i64> {
+/// How deep a relative path ends that starts at this depth, if it never rises above the `least`.
+fn depth(path: &[u8], start: i64, least: i64) -> Option<i64> {
     let is_relative = !path.is_empty() && path.len() <= LONGEST_PATH && !path.starts_with(b"/");
     let mut depth = start;
     for part in path.split(|byte| *byte == b'/') {
@@ -137,7 +138,7 @@ fn depths(path: &[u8], start: i64) -> Option<i64> {
             b".." => depth -= 1,
             _ => depth += 1,
         }
-        if depth < 0 || part.contains(&0) {
+        if depth < least || part.contains(&0) {
             return None;
         }
     }
@@ -172,14 +173,16 @@ mod tests {
     fn a_link_stays_below_the_folder() {
         let link = |target: &str| EntryKind::Link { target: target.into() };
         for (path, target) in
-            [("a", "b"), ("a/b", "../c"), ("a/b/c", "../../d"), ("a", "."), ("a", "./x//y")]
+            [("a", "b"), ("a/b", "c"), ("a/b/c", "../d"), ("a", "."), ("a/b", "./x//y")]
         {
             assert!(checked(path, link(target)), "{path} -> {target}");
         }
         for (path, target) in [
             ("a", "/etc/passwd"),
             ("a", "../b"),
-            ("a/b", "../../c"),
+            ("a/b", "../c"),
+            ("a/b/c", "../../d"),
+            ("a/b", "x/../../c"),
             ("a", "b/../../a"),
             ("a", ""),
             ("a", "x\0"),

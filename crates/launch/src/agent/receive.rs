@@ -23,11 +23,14 @@ use rustix::fs::{
 use rustix::io::Errno;
 use tokio::sync::mpsc;
 
+use crate::hosts::hostname;
+
 /// Commands that may wait for the disk; more than the window lets through.
 const COMMANDS: usize = 4096;
 
-/// What a file is called until it is complete.
-const PART: &[u8] = b".ronde-part";
+/// What a file is called until it is complete, with the name of this host: several may share the
+/// folder.
+const PART: &str = ".ronde-part-";
 
 /// Writes what the driver sends.
 pub(super) struct FileReceiver {
@@ -75,6 +78,13 @@ struct PartFile {
     part: Vec<u8>,
     file: fs::File,
     written: u64,
+}
+
+impl Drop for PartFile {
+    /// Removes the file, unless it is complete and has another name by now.
+    fn drop(&mut self) {
+        let _ = unlinkat(&self.folder, self.part.as_slice(), AtFlags::empty());
+    }
 }
 
 impl Copy {
@@ -127,8 +137,14 @@ impl Copy {
                     Some(_) => {
                         return Err(io::Error::other("there is something else of that name"));
                     }
-                    // Its owner must be able to write into it.
-                    None => mkdirat(&folder, name, Mode::from_raw_mode(mode & MODE | 0o700))?,
+                    // Its owner must be able to write into it. Another host that shares the folder
+                    // may be faster.
+                    None => {
+                        match mkdirat(&folder, name, Mode::from_raw_mode(mode & MODE | 0o700)) {
+                            Err(Errno::EXIST) => return self.place(entry),
+                            made => made?,
+                        }
+                    }
                 }
                 Ok(false)
             }
@@ -146,8 +162,10 @@ impl Copy {
                     Some(_) => unlinkat(&folder, name, AtFlags::empty())?,
                     None => {}
                 }
-                symlinkat(target.as_slice(), &folder, name)?;
-                Ok(false)
+                match symlinkat(target.as_slice(), &folder, name) {
+                    Err(Errno::EXIST) => self.place(entry),
+                    made => Ok(made.map(|()| false)?),
+                }
             }
             EntryKind::File { size, modified, .. } => Ok(match (kind, there) {
                 (Some(FileType::Directory), _) => {
@@ -181,7 +199,7 @@ impl Copy {
 
     fn create(&self, path: &[u8]) -> io::Result<PartFile> {
         let (folder, name) = self.parent(path)?;
-        let part = [b".".as_slice(), name.as_bytes(), PART].concat();
+        let part = [b".", name.as_bytes(), PART.as_bytes(), hostname().as_bytes()].concat();
         // Left by a copy that was interrupted.
         let _ = unlinkat(&folder, part.as_slice(), AtFlags::empty());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;

@@ -129,9 +129,7 @@ def test_a_copy_that_was_killed_continues(tmp_path, lab):
     assert not (target / "large.bin").exists()
     result = cp(lab, data, "node-b:")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "node-b: copied 24 files, 150.0 MiB, 1 file there already" in result.stdout, (
-        result.stdout
-    )
+    assert "copied 24 files, 150.0 MiB, 1 file there already" in result.stdout, result.stdout
     assert contents(target) == contents(data)
 
 

@@ -20,11 +20,11 @@ use crate::reach::Reach;
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
-    source: Source,
+    source: HostListing,
 }
 
 #[derive(Clone, Debug, Subcommand)]
-enum Source {
+enum HostListing {
     /// Hosts behind a name, such as that of a headless service, whose standing agents answer
     ///
     /// Prints one line per host, as in `node-a:4`. A host that does not answer is left out.
@@ -55,7 +55,7 @@ struct DnsArguments {
 
 /// Runs the command and returns its exit code.
 pub(crate) fn run(arguments: &Arguments) -> u8 {
-    let Source::Dns(arguments) = &arguments.source;
+    let HostListing::Dns(arguments) = &arguments.source;
     let port = arguments.port.or(arguments.agent_port);
     let reach = Reach::for_agents(port, arguments.agent_key_file.clone());
     let access = match reach.agents(Duration::ZERO) {

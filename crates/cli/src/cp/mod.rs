@@ -96,8 +96,8 @@ fn in_words(summary: &CopySummary) -> String {
 fn amount(bytes: u64) -> String {
     match bytes {
         ..0x400 => counted(bytes as usize, "byte"),
-        ..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
-        ..0x4000_0000 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        0x400..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        0x10_0000..0x4000_0000 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
         _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
     }
 }

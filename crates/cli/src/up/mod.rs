@@ -16,7 +16,7 @@ use arguments::{ChosenHosts, Files};
 use ronde_control::printable;
 use ronde_launch::private;
 use ronde_launch::provision::cluster_record::ClusterRecord;
-use ronde_launch::provision::{self, Progress};
+use ronde_launch::provision::{self, OnStep};
 use ronde_launch::reach::{AgentAccess, HostProblem};
 
 use crate::doctor;
@@ -55,7 +55,7 @@ fn prepare(
     })?;
     let port = arguments.port(&record);
     let plan = arguments.plan((program, folder.path()), chosen.shells.clone(), &record, files);
-    let progress: Progress =
+    let progress: OnStep =
         Arc::new(|host: &str, step: &str| print_stderr(&format!("[{host}] {step}")));
     let report = provision::up(&plan, &progress).map_err(|error| about_launch(&error))?;
     let report = report.map_err(about)?;

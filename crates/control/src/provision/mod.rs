@@ -108,7 +108,7 @@ impl fmt::Display for Step {
 
 /// What to do about a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HostPlan {
+pub struct StepPlan {
     /// What stands in the way. If there is anything, the steps are empty.
     pub problems: Vec<HostProblem>,
     /// What the user should know, though it stands in nobody's way.
@@ -118,11 +118,11 @@ pub struct HostPlan {
 }
 
 /// Compares a host with what is wanted.
-pub fn decide(wanted: &Wanted, facts: &HostFacts) -> HostPlan {
+pub fn decide(wanted: &Wanted, facts: &HostFacts) -> StepPlan {
     let problems = problems::of(wanted, facts);
     let warnings = problems::warnings(wanted, facts);
     let steps = if problems.is_empty() { steps(wanted, facts) } else { Vec::new() };
-    HostPlan { problems, warnings, steps }
+    StepPlan { problems, warnings, steps }
 }
 
 fn steps(wanted: &Wanted, facts: &HostFacts) -> Vec<Step> {

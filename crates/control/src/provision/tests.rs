@@ -81,7 +81,7 @@ fn a_container_needs_no_python_and_follows_its_image() {
     let facts = HostFacts { docker: works, python: None, free_kib: Some(1), gpus: 2, ..ready() };
     let (running, spec) = (Some(AgentKind::Container), Some(in_container().agent_spec()));
     let facts = HostFacts { agent: running, agent_spec: spec, ..facts };
-    assert_eq!(decide(&in_container(), &facts), HostPlan::default());
+    assert_eq!(decide(&in_container(), &facts), StepPlan::default());
     let changed = HostFacts { image_changed: true, ..facts.clone() };
     assert_eq!(decide(&in_container(), &changed).steps, [Step::StopAgent, Step::StartAgent]);
     // From an environment to a container.

@@ -202,7 +202,7 @@ impl Copy {
         let part = [b".", name.as_bytes(), PART.as_bytes(), hostname().as_bytes()].concat();
         // Left by a copy that was interrupted.
         let _ = unlinkat(&folder, part.as_slice(), AtFlags::empty());
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let file =
             openat(&folder, part.as_slice(), flags | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)?;
         Ok(PartFile { folder, part, file: file.into(), written: 0 })

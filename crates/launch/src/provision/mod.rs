@@ -22,7 +22,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use host_shell::HostShell;
 pub use packages::{PackageSource, RequirementsLock};
-use ronde_control::provision::{HostFacts, HostPlan, Runtime, Step, Wanted, decide};
+use ronde_control::provision::{HostFacts, Runtime, Step, StepPlan, Wanted, decide};
 use ronde_control::wire::JobKey;
 
 use crate::hosts::{self, Host};
@@ -104,7 +104,7 @@ impl UpReport {
 }
 
 /// Called with the name of a host and with what happens there.
-pub type Progress = Arc<dyn Fn(&str, &str) + Send + Sync>;
+pub type OnStep = Arc<dyn Fn(&str, &str) + Send + Sync>;
 
 /// Why nothing was done: a problem of this machine.
 pub type UpResult = Result<UpReport, HostProblem>;
@@ -116,7 +116,7 @@ pub fn shell(host: &Host, ssh: &SshOptions) -> HostShell {
 }
 
 /// Prepares the hosts; blocks.
-pub fn up(plan: &UpPlan, progress: &Progress) -> Result<UpResult, LaunchError> {
+pub fn up(plan: &UpPlan, progress: &OnStep) -> Result<UpResult, LaunchError> {
     block_on(async { Ok(run_up(plan, progress).await) })
 }
 
@@ -148,7 +148,7 @@ pub fn down(hosts: &[HostShell]) -> Result<Vec<Result<Vec<String>, HostProblem>>
     })
 }
 
-async fn run_up(plan: &UpPlan, progress: &Progress) -> UpResult {
+async fn run_up(plan: &UpPlan, progress: &OnStep) -> UpResult {
     let known_key = agent_key::existing(&plan.key_file)?;
     let image = match &plan.content {
         UpContent::Image { image, .. } => Some(image.as_str()),
@@ -165,7 +165,7 @@ async fn run_up(plan: &UpPlan, progress: &Progress) -> UpResult {
     let wanted = plan.wanted(packages.as_ref(), known_key.as_ref());
     let refused = probed.iter().any(|it| matches!(it, Err(ActionError::LoginRefused(_))));
     let made_login = refused && login_key::make_if_none(&plan.ssh_folder).await?;
-    let plans: Vec<HostPlan> = probed.into_iter().map(|facts| judged(&wanted, facts)).collect();
+    let plans: Vec<StepPlan> = probed.into_iter().map(|facts| judged(&wanted, facts)).collect();
     if plans.iter().any(|plan| !plan.problems.is_empty()) {
         let nothing = vec![HostWork::default(); plans.len()];
         let hosts = plan.report(plans, nothing);
@@ -185,7 +185,7 @@ async fn run_up(plan: &UpPlan, progress: &Progress) -> UpResult {
     };
     let (content, progress) = (plan.content.clone(), progress.clone());
     let work = Arc::new(Work { content, wanted, files, key, progress });
-    let host_work = |(host, plan): (&HostShell, &HostPlan)| {
+    let host_work = |(host, plan): (&HostShell, &StepPlan)| {
         let (work, host, steps) = (work.clone(), host.clone(), plan.steps.clone());
         async move { work.carry_out(&host, &steps).await }
     };
@@ -195,10 +195,10 @@ async fn run_up(plan: &UpPlan, progress: &Progress) -> UpResult {
     Ok(UpReport { hosts, made_key, has_begun: true, lock, made_login })
 }
 
-fn judged(wanted: &Wanted, facts: Result<HostFacts, ActionError>) -> HostPlan {
+fn judged(wanted: &Wanted, facts: Result<HostFacts, ActionError>) -> StepPlan {
     match facts {
         Ok(facts) => decide(wanted, &facts),
-        Err(error) => HostPlan { problems: vec![error.into()], ..HostPlan::default() },
+        Err(error) => StepPlan { problems: vec![error.into()], ..StepPlan::default() },
     }
 }
 
@@ -240,8 +240,8 @@ impl UpPlan {
         }
     }
 
-    fn report(&self, plans: Vec<HostPlan>, work: Vec<HostWork>) -> Vec<HostOutcome> {
-        let outcome = |((host, plan), work): ((&HostShell, HostPlan), HostWork)| HostOutcome {
+    fn report(&self, plans: Vec<StepPlan>, work: Vec<HostWork>) -> Vec<HostOutcome> {
+        let outcome = |((host, plan), work): ((&HostShell, StepPlan), HostWork)| HostOutcome {
             name: host.name.clone(),
             problems: plan.problems.into_iter().chain(work.problem).collect(),
             warnings: plan.warnings,
@@ -264,7 +264,7 @@ struct Work {
     wanted: Wanted,
     files: Vec<PathBuf>,
     key: JobKey,
-    progress: Progress,
+    progress: OnStep,
 }
 
 impl Work {
@@ -272,7 +272,8 @@ impl Work {
         let mut work = HostWork::default();
         for step in steps {
             (self.progress)(&host.name, &step.to_string());
-            if let Err(HostProblem { reason, hint }) = self.take(host, *step).await {
+            if let Err(error) = self.take(host, *step).await {
+                let HostProblem { reason, hint } = error.into();
                 let reason = format!("could not {step}: {reason}");
                 return HostWork { problem: Some(HostProblem { reason, hint }), ..work };
             }
@@ -281,38 +282,38 @@ impl Work {
         work
     }
 
-    async fn take(&self, host: &HostShell, step: Step) -> Result<(), HostProblem> {
+    async fn take(&self, host: &HostShell, step: Step) -> Result<(), ActionError> {
         match step {
             // On this machine it is the same file.
             Step::SendKey if host.destination.is_none() => Ok(()),
             Step::SendKey => {
                 let text = ActionInput::Text(format!("{}\n", self.key.to_hex()));
-                Ok(drop(host.run(&["key"], text, QUICK).await?))
+                host.run(&["key"], text, QUICK).await.map(drop)
             }
             Step::SendUv => match &self.content {
                 UpContent::Packages(source) => {
                     let uv = source.uv().unwrap_or_default();
-                    Ok(drop(host.run(&["put", "uv"], ActionInput::File(uv), LONG).await?))
+                    host.run(&["put", "uv"], ActionInput::File(uv), LONG).await.map(drop)
                 }
                 UpContent::Image { .. } => Ok(()),
             },
             Step::Install => self.install(host).await,
-            Step::StopAgent => Ok(drop(host.run(&["stop"], ActionInput::Nothing, QUICK).await?)),
+            Step::StopAgent => host.run(&["stop"], ActionInput::Nothing, QUICK).await.map(drop),
             Step::StartAgent => self.start(host).await,
         }
     }
 
-    async fn install(&self, host: &HostShell) -> Result<(), HostProblem> {
+    async fn install(&self, host: &HostShell) -> Result<(), ActionError> {
         let Runtime::Environment { digest } = &self.wanted.runtime else { return Ok(()) };
         for path in &self.files {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let place = format!("files-{digest}/{name}");
             host.run(&["put", &place], ActionInput::File(path.clone()), LONG).await?;
         }
-        Ok(drop(host.run(&["install", digest], ActionInput::Nothing, LONG).await?))
+        host.run(&["install", digest], ActionInput::Nothing, LONG).await.map(drop)
     }
 
-    async fn start(&self, host: &HostShell) -> Result<(), HostProblem> {
+    async fn start(&self, host: &HostShell) -> Result<(), ActionError> {
         let (port, spec) = (self.wanted.port.to_string(), self.wanted.agent_spec());
         let options: Vec<&str> = match &self.wanted.runtime {
             Runtime::Environment { digest } => vec!["start", &port, &spec, digest],
@@ -321,7 +322,7 @@ impl Work {
                 ["start_container", &port, &spec, image].into_iter().chain(mounts).collect()
             }
         };
-        Ok(drop(host.run(&options, ActionInput::Nothing, LONG).await?))
+        host.run(&options, ActionInput::Nothing, LONG).await.map(drop)
     }
 }
 

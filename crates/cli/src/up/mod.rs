@@ -18,6 +18,7 @@ use ronde_launch::private;
 use ronde_launch::provision::cluster_record::ClusterRecord;
 use ronde_launch::provision::{self, OnStep};
 use ronde_launch::reach::{AgentAccess, HostProblem};
+use screen::RunsIn;
 
 use crate::doctor;
 use crate::horovodrun::{about_launch, print_stdout, report_error};
@@ -79,21 +80,28 @@ fn prepare(
     let key = private::read_key(&files.key)
         .map_err(|why| UserError::new(format!("the agents' key {why}"), "run `ronde up` again"))?;
     let access = AgentAccess { port, key, time_limit: AGENTS_LIMIT };
-    Ok(code.max(check(program, files, chosen, access)))
+    let runs = arguments.docker().map_or(RunsIn::Environment, |_| RunsIn::Container);
+    Ok(code.max(check((program, files), chosen, access, runs)))
 }
 
 /// Ends with what `ronde doctor` says about the hosts, reached through their agents, and with the
 /// command to type.
-fn check(program: &Path, files: &Files, chosen: &ChosenHosts, access: AgentAccess) -> u8 {
+fn check(
+    (program, files): (&Path, &Files),
+    chosen: &ChosenHosts,
+    access: AgentAccess,
+    runs: RunsIn,
+) -> u8 {
     let port = access.port;
     // On this machine, ranks and agents of such a job run in the new environment.
     let installed = files.environment.join("bin/ronde");
-    let program = if installed.exists() { installed.as_path() } else { program };
+    let is_installed = runs == RunsIn::Environment && installed.exists();
+    let program = if is_installed { installed.as_path() } else { program };
     let (report, text) = match doctor::over_agents(program, &chosen.hosts, access) {
         Ok(checked) => checked,
         Err(error) => return report_error(&error, 1),
     };
-    let command = screen::command(chosen, &report, port);
+    let command = screen::command(chosen, &report, (port, runs));
     let ready = format!("\n{text}\nstart a job with:\n  {command}\n");
     let code = print_stdout(if report.is_well() { &ready } else { &text });
     code.max(u8::from(!report.is_well()))

@@ -57,7 +57,11 @@ pub(super) fn made_login(folder: &Path) -> String {
 }
 
 /// The command that starts a job on these hosts.
-pub(super) fn command(chosen: &ChosenHosts, report: &DoctorReport, port: u16) -> String {
+pub(super) fn command(
+    chosen: &ChosenHosts,
+    report: &DoctorReport,
+    (port, runs): (u16, RunsIn),
+) -> String {
     // Without a number from the user, a host has one rank per GPU.
     let slots = |host: &Host| match chosen.have_slots {
         true => host.slots,
@@ -70,20 +74,35 @@ pub(super) fn command(chosen: &ChosenHosts, report: &DoctorReport, port: u16) ->
     let hosts: Vec<(&str, u32)> =
         chosen.hosts.iter().map(|host| (host.name.as_str(), slots(host))).collect();
     let count: u32 = hosts.iter().map(|(_, slots)| slots).sum();
-    let listed: Vec<String> = hosts.iter().map(|(name, slots)| bracketed(name, *slots)).collect();
+    let joined = |number: &dyn Fn(u32) -> u32| {
+        let one = |(name, slots): &(&str, u32)| bracketed(name, number(*slots));
+        hosts.iter().map(one).collect::<Vec<_>>().join(",")
+    };
+    // Ranks on this machine are children of the launcher, with the environment of this shell, unless
+    // the variable names their agent.
+    let is_here = chosen.shells.iter().any(|shell| shell.destination.is_none());
+    if is_here && runs == RunsIn::Container {
+        let agents = joined(&|_| port.into());
+        return format!("HOROVOD_HOSTNAME={agents} horovodrun -np {count} python train.py");
+    }
+    let path = if is_here { "PATH=~/.local/share/ronde/env/bin:$PATH " } else { "" };
     let port = match port.to_string() {
         port if port == RONDE_AGENT_PORT.default => String::new(),
         port => format!(" --agent-port {port}"),
     };
-    // Ranks on this machine have the environment of this shell.
-    let is_here = chosen.shells.iter().any(|shell| shell.destination.is_none());
-    let path = if is_here { "PATH=~/.local/share/ronde/env/bin:$PATH " } else { "" };
-    let hosts = listed.join(",");
+    let hosts = joined(&|slots| slots);
     format!("{path}horovodrun -np {count} -H {hosts} --reach agent{port} python train.py")
 }
 
-fn bracketed(name: &str, slots: u32) -> String {
-    if name.contains(':') { format!("[{name}]:{slots}") } else { format!("{name}:{slots}") }
+/// What the agents and their ranks run in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RunsIn {
+    Environment,
+    Container,
+}
+
+fn bracketed(name: &str, number: u32) -> String {
+    if name.contains(':') { format!("[{name}]:{number}") } else { format!("{name}:{number}") }
 }
 
 /// A table with the state of each host.
@@ -139,4 +158,54 @@ pub(super) fn removed(hosts: &[Host], removed: &[Result<Vec<String>, HostProblem
         Err(problem) => finding(&host.name, Severity::Error, problem),
     };
     hosts.iter().zip(removed).map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ronde_launch::provision::HostShell;
+    use ronde_launch::reach::ssh::{Destination, SshOptions};
+
+    /// Names of hosts that are this machine, or are not.
+    fn chosen(names: &[&str], is_here: bool) -> ChosenHosts {
+        let destination = || {
+            (!is_here).then(|| Destination { login: "x".into(), options: SshOptions::default() })
+        };
+        let shell = |name: &&str| HostShell { name: (*name).into(), destination: destination() };
+        let host = |name: &&str| Host { name: (*name).into(), user: None, slots: 2 };
+        ChosenHosts {
+            shells: names.iter().map(shell).collect(),
+            hosts: names.iter().map(host).collect(),
+            recorded: Vec::new(),
+            have_slots: true,
+        }
+    }
+
+    #[test]
+    fn the_command_names_the_hosts_and_what_is_unusual() {
+        let shown = |chosen: &ChosenHosts, port, runs| {
+            command(chosen, &DoctorReport::default(), (port, runs))
+        };
+        let away = chosen(&["a", "fd00::1"], false);
+        assert_eq!(
+            shown(&away, 29508, RunsIn::Environment),
+            "horovodrun -np 4 -H a:2,[fd00::1]:2 --reach agent python train.py"
+        );
+        assert_eq!(
+            shown(&away, 4000, RunsIn::Container),
+            "horovodrun -np 4 -H a:2,[fd00::1]:2 --reach agent --agent-port 4000 python train.py"
+        );
+        let here = chosen(&["me"], true);
+        assert_eq!(
+            shown(&here, 29508, RunsIn::Environment),
+            "PATH=~/.local/share/ronde/env/bin:$PATH horovodrun -np 2 -H me:2 --reach agent python \
+             train.py"
+        );
+        assert_eq!(
+            shown(&here, 29508, RunsIn::Container),
+            "HOROVOD_HOSTNAME=me:29508 horovodrun -np 2 python train.py"
+        );
+        let unnumbered = ChosenHosts { have_slots: false, ..away };
+        assert!(shown(&unnumbered, 29508, RunsIn::Container).contains("-np 2 -H a:1,[fd00::1]:1"));
+    }
 }

@@ -107,7 +107,7 @@ report_docker() {
     has_container || return 0
     there=$(docker image inspect -f '{{.Id}}' "$1" 2>/dev/null)
     runs=$(docker inspect -f '{{.Image}}' "$container" 2>/dev/null)
-    [ -n "$there" ] && [ "$there" != "$runs" ] && echo image_changed=yes
+    [ -z "$there" ] || [ "$there" = "$runs" ] || echo image_changed=yes
 }
 
 # probe PORT [IMAGE]
@@ -139,6 +139,7 @@ probe() {
     fi
     echo "gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')"
     [ $# -lt 2 ] || report_docker "$2"
+    return 0
 }
 
 # key: writes the key from standard input, unless there is one.
@@ -231,12 +232,16 @@ start_container() {
     [ -n "$(recorded container)" ] || record "container=$container"
     docker rm -f "$container" >/dev/null 2>&1
     case $(docker info --format '{{json .Runtimes}}' 2>/dev/null) in
-        *nvidia*) set -- --gpus all "$@" ;;
+        # GPUs and network cards read memory that is locked.
+        *nvidia*) set -- --gpus all --ulimit memlock=-1 "$@" ;;
     esac
     said=$(docker run -d --name "$container" --restart unless-stopped --network=host --ipc=host \
-        --ulimit memlock=-1 --user "$(id -u):$(id -g)" -e HOME=/tmp -e "USER=$(id -un)" \
+        --user "$(id -u):$(id -g)" -e HOME=/tmp -e "USER=$(id -un)" \
         -v "$key:/run/ronde/agent.key:ro" "$@" "$image" \
-        ronde agent --listen ":$port" --key-file /run/ronde/agent.key 2>&1) || fail "$said"
+        ronde agent --listen ":$port" --key-file /run/ronde/agent.key 2>&1 >/dev/null) || {
+        docker rm -f "$container" >/dev/null 2>&1
+        fail "$said"
+    }
     await "$port" "$spec"
 }
 

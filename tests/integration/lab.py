@@ -1,8 +1,8 @@
 """A lab of hosts on one machine: namespaces on a bridge, each with a real sshd.
 
 Every host has its own name, address, interface (with a unique name), `/etc/hosts`, ssh
-configuration and host key; they share the rest of the file system. `Lab.run` runs a command on the
-first host as its user would.
+configuration and host key; they share the rest of the file system, except that they may have home
+directories of their own. `Lab.run` runs a command on the first host as its user would.
 """
 
 import os
@@ -12,10 +12,11 @@ import subprocess
 import sys
 import time
 import uuid
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LIMIT_SECONDS = 50
+SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UNSHARE = ("unshare", "--net", "--uts", "--mount", "--propagation", "slave")
 # Runs in the namespaces of a new host and becomes its sshd.
 INIT = """
@@ -75,6 +76,8 @@ class Host:
         self.address = f"{lab.network}.{number}"
         self.interface = f"eth{name}{number}"
         self.folder = lab.folder / name
+        self.home = self.folder / "home" if lab.homes else Path.home()
+        self.bin = self.folder / "bin"
         self.cable = f"{name[-1]}{lab.id}"
         self.sshd = None
 
@@ -87,7 +90,16 @@ class Host:
         shutil.copy(self.lab.folder / "key", self.folder / "id")
         (self.folder / "ssh_config").write_text(CLIENT.format(folder=self.folder))
         shutil.copy(self.lab.folder / "hosts", self.folder / "hosts")
-        (self.folder / "sshd_config").write_text(CONFIG.format(folder=self.folder))
+        config = CONFIG.format(folder=self.folder)
+        if self.lab.homes:
+            self.home.mkdir(exist_ok=True)
+            self.bin.mkdir(exist_ok=True)
+            # A user there has little else than the system's programs and the Python of these tests.
+            base = Path(sys.executable).resolve()
+            (self.bin / "python3").unlink(missing_ok=True)
+            (self.bin / "python3").symlink_to(base)
+            config += f"SetEnv HOME={self.home} PATH={self.bin}:{SYSTEM}\n"
+        (self.folder / "sshd_config").write_text(config)
         with (self.folder / "sshd.log").open("w") as log:
             self.sshd = subprocess.Popen(
                 [*UNSHARE, "sh", "-c", INIT, "init", self.folder, self.name, str(self.port)],
@@ -138,6 +150,22 @@ class Host:
         unreachable = ("lladdr", "02:00:00:00:00:01", "nud", "permanent")
         self.enter("ip", "neigh", "replace", other.address, *unreachable, "dev", self.interface)
 
+    @contextmanager
+    def without_sshd(self):
+        """Stops the host's sshd while the host stays up."""
+        holder = subprocess.Popen([*self.prefix(), "sleep", "100"])
+        try:
+            # The namespaces live as long as a process is inside them.
+            inside = os.readlink(f"/proc/{self.sshd.pid}/ns/mnt")
+            while os.readlink(f"/proc/{holder.pid}/ns/mnt") != inside:
+                assert holder.poll() is None
+            self.sshd.kill()
+            self.sshd.wait()
+            yield
+        finally:
+            holder.kill()
+            holder.wait()
+
     def signal(self, number):
         """Signals every process on the host except the one that holds its namespaces."""
         for pid in inside(self.sshd.pid):
@@ -162,10 +190,10 @@ class Host:
 class Lab:
     """Hosts `node-a`, `node-b`, … on one network; removed at the end of the `with` block."""
 
-    def __init__(self, folder, count, port=2222, network="10.78.0"):
+    def __init__(self, folder, count, port=2222, network="10.78.0", homes=False):
         self.folder = Path(folder) / "lab"
         self.folder.mkdir()
-        self.network = network
+        self.network, self.homes = network, homes
         self.id = uuid.uuid4().hex[:8]
         self.bridge = f"ronde-lab-{self.id}"
         names = [f"node-{letter}" for letter in "abcdefgh"[:count]]
@@ -218,7 +246,8 @@ class Lab:
 
     def environment(self, env):
         """The environment of a user on the first host, with additional variables."""
-        return {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+        home = {"HOME": str(self.hosts[0].home)} if self.homes else {}
+        return {**os.environ, "OMP_NUM_THREADS": "1", **home, **(env or {})}
 
 
 def horovodrun():
@@ -239,6 +268,11 @@ def inside(pid):
             if entry.name.isdigit() and os.readlink(entry / "ns" / "net") == network:
                 found.append(int(entry.name))
     return found
+
+
+def ronde():
+    """The path of `ronde`, next to `horovodrun`."""
+    return str(Path(horovodrun()).with_name("ronde"))
 
 
 def marked(mark, word=""):

@@ -8,11 +8,9 @@ import signal
 import subprocess
 import time
 import uuid
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-from lab import Lab, horovodrun, marked, why_not
+from lab import Lab, marked, ronde, why_not
 
 REASON = why_not()
 pytestmark = [
@@ -29,10 +27,6 @@ PATIENT = ("--start-timeout", "20")
 def lab(tmp_path):
     with Lab(tmp_path, 4, network="10.80.0") as lab:
         yield lab
-
-
-def ronde():
-    return str(Path(horovodrun()).with_name("ronde"))
 
 
 def doctor(lab, names, *options, program=None):
@@ -57,23 +51,6 @@ def findings(report, *severities):
         for each in report["findings"]
         if each["severity"] in wanted and not speed.search(each["what"])
     ]
-
-
-@contextmanager
-def without_sshd(host):
-    """Stops the host's sshd while the host stays up."""
-    holder = subprocess.Popen([*host.prefix(), "sleep", "100"])
-    try:
-        # The namespaces live as long as a process is inside them.
-        inside = os.readlink(f"/proc/{host.sshd.pid}/ns/mnt")
-        while os.readlink(f"/proc/{holder.pid}/ns/mnt") != inside:
-            assert holder.poll() is None
-        host.sshd.kill()
-        host.sshd.wait()
-        yield
-    finally:
-        holder.kill()
-        holder.wait()
 
 
 def test_healthy_hosts_have_no_findings_and_all_facts_are_reported(lab):
@@ -115,7 +92,7 @@ def test_injected_faults_are_found_with_a_fix(lab):
     _, second, third, last = lab.hosts
     third.lose(second)
     subprocess.run(["prlimit", "--pid", str(second.sshd.pid), "--nofile=256:256"], check=True)
-    with without_sshd(last):
+    with last.without_sshd():
         result = doctor(lab, "abcd", *PATIENT)
     assert result.returncode == 1, result.stdout + result.stderr
     text = result.stdout

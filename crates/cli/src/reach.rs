@@ -46,6 +46,20 @@ impl Reach {
         Ok(ReachOptions { ssh, way })
     }
 
+    /// The options of commands that only ask standing agents.
+    pub(crate) fn for_agents(agent_port: Option<u16>, agent_key_file: Option<PathBuf>) -> Reach {
+        Reach { agent_port, agent_key_file, ..Reach::default() }
+    }
+
+    /// Uses this port of standing agents, unless the user says otherwise.
+    pub(crate) fn with_usual_port(mut self, port: u16) -> Reach {
+        let is_set = self.agent_port.is_some() || std::env::var_os(RONDE_AGENT_PORT.name).is_some();
+        if !is_set {
+            self.agent_port = Some(port);
+        }
+        self
+    }
+
     /// What it takes to use standing agents; fails if there is no key.
     pub(crate) fn agents(&self, time_limit: Duration) -> Result<AgentAccess, UserError> {
         let access = self.access(&self.settings()?, time_limit)?;

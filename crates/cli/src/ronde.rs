@@ -11,14 +11,17 @@ use ronde_control::VERSION;
 use crate::agent;
 use crate::bench;
 use crate::completion;
+use crate::cp;
 use crate::doctor;
 use crate::environment;
 use crate::explain;
 use crate::flags::{self, described};
 use crate::horovodrun::{hidden_part, log_to_stderr, print_stdout, report_error, show_help};
+use crate::hosts;
 use crate::messages::{USAGE, UserError, print_stderr};
 use crate::selftest;
 use crate::status;
+use crate::up;
 
 const ALL_COMMANDS: &str = "`ronde --help` lists all commands";
 
@@ -37,11 +40,15 @@ enum Command {
     Agent(agent::Arguments),
     Bench(Box<bench::Arguments>),
     Completion(completion::Arguments),
+    Cp(Box<cp::Arguments>),
     Doctor(doctor::Arguments),
+    Down(up::DownArguments),
     Env(environment::Arguments),
     Explain(explain::Arguments),
+    Hosts(hosts::Arguments),
     Status(status::Arguments),
     Test(selftest::Arguments),
+    Up(Box<up::Arguments>),
 }
 
 /// Runs `ronde` and returns its exit code. `arguments` do not include the name; `program` is this
@@ -69,6 +76,22 @@ pub fn ronde_main(program: &Path, arguments: Vec<OsString>) -> u8 {
         Some(Command::Doctor(arguments)) => {
             log_to_stderr(if arguments.verbose { "ronde_launch=debug" } else { "warn" });
             doctor::run(program, &arguments)
+        }
+        Some(Command::Cp(arguments)) => {
+            log_to_stderr(if arguments.verbose { "ronde_launch=debug" } else { "warn" });
+            cp::run(program, &arguments)
+        }
+        Some(Command::Hosts(arguments)) => {
+            log_to_stderr("warn");
+            hosts::run(&arguments)
+        }
+        Some(Command::Down(arguments)) => {
+            log_to_stderr(if arguments.verbose { "ronde_launch=debug" } else { "warn" });
+            up::run_down(&arguments)
+        }
+        Some(Command::Up(arguments)) => {
+            log_to_stderr(if arguments.verbose { "ronde_launch=debug" } else { "warn" });
+            up::run(program, &arguments)
         }
         Some(Command::Completion(arguments)) => completion::run(&arguments, command()),
         Some(Command::Env(arguments)) => environment::run(program, &arguments),

@@ -29,11 +29,15 @@ fn version_and_help() {
       agent       Offer this host to a job, or to all launchers that hold its key
       bench       Measure the collectives, optionally compared with gloo and MPI
       completion  Print shell completions for `ronde` and `horovodrun`
+      cp          Copy files and folders to hosts, over the connections that a job would use
       doctor      Check the hosts of a job and the network between them
+      down        Stop the agents that `ronde up` started, and remove what it made
       env         Print a report on this installation and machine, for bug reports
       explain     Explain the code that an error ends with, and what to do about it
+      hosts       List hosts, for `--hostfile` and `--host-discovery-script`
       status      Show the status of your running jobs on this machine
       test        Test this installation on two ranks with every installed framework
+      up          Prepare hosts over ssh, once: install Ronde and start a standing agent on each
 
     Options:
       -v, --version  Print the version

@@ -25,6 +25,7 @@ pub mod liveness;
 pub mod negotiate;
 pub mod placement;
 mod printable;
+pub mod provision;
 pub mod settings;
 pub mod status;
 mod tuning;

@@ -196,13 +196,16 @@ pub fn reached(
 }
 
 fn by_ssh(host: &Host, options: &ReachOptions) -> ReachMethod {
-    ReachMethod::Ssh(ssh::Destination {
-        login: match &host.user {
-            Some(user) => format!("{user}@{}", host.name),
-            None => host.name.clone(),
-        },
-        options: options.ssh.clone(),
-    })
+    ReachMethod::Ssh(destination(host, &options.ssh))
+}
+
+/// Where ssh finds a host.
+pub(crate) fn destination(host: &Host, options: &ssh::SshOptions) -> ssh::Destination {
+    let login = match &host.user {
+        Some(user) => format!("{user}@{}", host.name),
+        None => host.name.clone(),
+    };
+    ssh::Destination { login, options: options.clone() }
 }
 
 /// Whether a host is this machine.

@@ -19,6 +19,7 @@
 pub mod agent;
 mod authenticated;
 pub mod caller;
+pub mod copy;
 pub mod delegate;
 pub mod discovery;
 pub mod doctor;
@@ -30,6 +31,7 @@ pub mod interfaces;
 mod lifeline;
 pub mod logs;
 pub mod private;
+pub mod provision;
 pub mod rank0_rendezvous;
 pub mod ranks;
 pub mod reach;

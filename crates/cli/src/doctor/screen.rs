@@ -171,7 +171,8 @@ fn worst(speeds: &[Speed]) -> String {
     text
 }
 
-fn finding_text(finding: &Finding) -> String {
+/// A finding and its fix.
+pub(crate) fn finding_text(finding: &Finding) -> String {
     let Finding { severity, hosts, what, fix } = finding;
     let names: Vec<String> = hosts.iter().map(|host| format!("`{host}`")).collect();
     format!("{}: {}: {what}\n  fix: {fix}\n", word(*severity), names.join(", "))

@@ -91,7 +91,7 @@ pub(crate) fn to_open<'a>(mut calls: impl Iterator<Item = &'a PathCheck>) -> &'s
 }
 
 /// The problem of a host whose version differs from the launcher's.
-pub(crate) fn other_version(theirs: &str, ours: &str) -> HostProblem {
+pub fn other_version(theirs: &str, ours: &str) -> HostProblem {
     // The package has Ronde's own version, without Horovod's as a prefix.
     let package = ours.rsplit("ronde.").next().unwrap_or(ours);
     HostProblem {

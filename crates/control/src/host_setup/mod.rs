@@ -17,6 +17,8 @@ pub(crate) mod paths;
 #[cfg(test)]
 mod tests;
 
+pub use messages::other_version;
+
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 

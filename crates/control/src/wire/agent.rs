@@ -16,7 +16,8 @@
 //!    host from an idle one, and a stopped rank from a busy one.
 //! 3. `End` when the job is over: the agent removes what is left and closes the pipe.
 //!
-//! `ronde doctor` starts no ranks: `AskTime`, `Examine` and `Measure` are each answered once.
+//! `ronde doctor` starts no ranks: `AskTime`, `Examine` and `Measure` are each answered once. Nor
+//! does `ronde cp`, whose messages are in [`super::copy`].
 //!
 //! Output has flow control: the agent sends at most [`OUTPUT_WINDOW`] beyond what the driver has
 //! acknowledged with `Printed`, so a slow screen slows the ranks down but never delays the report
@@ -27,6 +28,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::copy::{CopyAnswer, CopyCommand};
 use super::frame::{FrameError, MAX_FRAME};
 use super::{Callee, JobKey, encode};
 use crate::doctor::Facts;
@@ -134,6 +136,8 @@ pub enum DriverToAgent {
         /// The new size.
         size: WindowSize,
     },
+    /// Copy files to this host.
+    Copy(CopyCommand),
 }
 
 /// The driver's answer to an agent that has dialed in. Other versions must understand it, so
@@ -293,6 +297,8 @@ pub enum AgentToDriver {
         /// One entry for each of the workers that has a process.
         found: Vec<(Worker, Condition)>,
     },
+    /// An answer about a copy.
+    Copy(CopyAnswer),
 }
 
 /// The state of a worker's process, or of one of its child processes if that one is stopped.

@@ -4,6 +4,7 @@
 //! the job key; everything after it travels in [`frame`]s sealed with the keys it derived.
 
 pub mod agent;
+pub mod copy;
 pub mod frame;
 pub mod handshake;
 mod key;

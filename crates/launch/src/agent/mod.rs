@@ -12,6 +12,7 @@ pub(crate) mod gpus;
 pub mod join;
 mod path_check;
 mod pipe;
+mod receive;
 mod speed_test;
 pub mod standing;
 mod terminal;
@@ -29,6 +30,7 @@ use std::time::Duration;
 
 use ronde_control::Worker;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Exit, OUTPUT_WINDOW, WorkerSpec};
+use ronde_control::wire::copy::{CopyAnswer, CopyCommand};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, getppid, kill_process,
     kill_process_group, set_child_subreaper, wait, waitid, waitpid,
@@ -41,6 +43,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use path_check::PathCheckServer;
 pub(crate) use path_check::free_ports;
+use receive::FileReceiver;
 
 use crate::doctor::unix_micros;
 use crate::lifeline;
@@ -117,6 +120,7 @@ where
         terminals: BTreeMap::new(),
         streams: JoinSet::new(),
         stdin: None,
+        files: None,
         memory_kills: out_of_memory_kills(),
         all_well: true,
         path_check: PathCheckServer::new(news.clone()),
@@ -186,6 +190,8 @@ struct AgentProcess {
     terminals: BTreeMap<Worker, OwnedFd>,
     streams: JoinSet<()>,
     stdin: Option<mpsc::Sender<Vec<u8>>>,
+    /// Writes files that the driver copies to this host.
+    files: Option<FileReceiver>,
     /// The kernel's count of out-of-memory kills when this agent started.
     memory_kills: u64,
     /// Whether every worker that has ended exited with code 0.
@@ -270,6 +276,7 @@ impl AgentProcess {
                     signal_worker(*pid, Signal::WINCH);
                 }
             }
+            DriverToAgent::Copy(command) => self.receive(command).await,
             DriverToAgent::AskTime => {
                 self.send(AgentToDriver::Time { unix_micros: unix_micros() }).await;
             }
@@ -284,6 +291,21 @@ impl AgentProcess {
                 let load = Duration::from_millis(millis.into());
                 self.path_check.measure(callee, address, load);
             }
+        }
+    }
+
+    async fn receive(&mut self, command: CopyCommand) {
+        if self.files.is_none() {
+            match FileReceiver::start(self.news.clone()) {
+                Ok(files) => self.files = Some(files),
+                Err(error) => {
+                    let reason = format!("cannot start a thread: {error}");
+                    self.send(AgentToDriver::Copy(CopyAnswer::Failed { reason })).await;
+                }
+            }
+        }
+        if let Some(files) = &self.files {
+            files.pass(command);
         }
     }
 

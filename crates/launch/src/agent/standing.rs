@@ -22,6 +22,7 @@ use tokio::process::Command;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
+use super::worker::OWN_PROGRAMS;
 use crate::authenticated;
 use crate::hidden;
 use crate::signals::{self, Signals};
@@ -144,6 +145,7 @@ impl StandingHost {
             .args([hidden::GUARDIAN, mark])
             // The ranks are not to know it.
             .env_remove(RONDE_AGENT_KEY.name)
+            .env(OWN_PROGRAMS, self.program.parent().unwrap_or(Path::new("")))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;

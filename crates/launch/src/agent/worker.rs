@@ -18,6 +18,11 @@ use crate::hidden;
 
 type WorkerEnv = Vec<(OsString, OsString)>;
 
+/// The folder in which workers of this agent look for programs first, in its environment. A standing
+/// agent names its own: `python` then means the one that is installed with it, although the rest of
+/// the PATH is the launcher's.
+pub(super) const OWN_PROGRAMS: &str = "RONDE_OWN_PROGRAMS";
+
 /// A running worker, and the agent's ends of its pipes.
 pub(super) struct RunningWorker {
     pub(super) pid: Pid,
@@ -38,6 +43,10 @@ pub(super) fn start(program: &Path, spec: WorkerSpec) -> Result<RunningWorker, E
         .collect();
     let env = match spec.gpus {
         Some(share) => with_gpus(env, share)?,
+        None => env,
+    };
+    let env = match std::env::var_os(OWN_PROGRAMS).filter(|folder| !folder.is_empty()) {
+        Some(folder) => with_programs(env, &folder),
         None => env,
     };
     if let Some(why) = unusable(&cwd) {
@@ -69,6 +78,19 @@ pub(super) fn start(program: &Path, spec: WorkerSpec) -> Result<RunningWorker, E
         worker.terminal = Some(terminal);
     }
     Ok(worker)
+}
+
+/// Makes a worker look for programs in this folder first.
+fn with_programs(mut env: WorkerEnv, folder: &OsStr) -> WorkerEnv {
+    let place = env.iter().position(|(name, _)| name == "PATH");
+    let rest = place.map(|place| env.swap_remove(place).1).unwrap_or_default();
+    let mut path = folder.to_owned();
+    if !rest.is_empty() {
+        path.push(":");
+        path.push(rest);
+    }
+    env.push(("PATH".into(), path));
+    env
 }
 
 /// Limits a worker to its part of the GPUs that its environment lists.
@@ -186,6 +208,19 @@ fn unusable(cwd: &Path) -> Option<String> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn programs_of_a_standing_agent_come_first() {
+        let env =
+            |path: &str| vec![("PATH".into(), OsString::from(path)), ("X".into(), "1".into())];
+        for (env, expected) in
+            [(env("/bin:/usr/bin"), "/own:/bin:/usr/bin"), (env(""), "/own"), (vec![], "/own")]
+        {
+            let env = with_programs(env, OsStr::new("/own"));
+            let path = env.iter().find(|(name, _)| name == "PATH");
+            assert_eq!(path.map(|(_, value)| value.as_os_str()), Some(OsStr::new(expected)));
+        }
+    }
 
     #[test]
     fn commands_are_looked_up_as_a_shell_would() {

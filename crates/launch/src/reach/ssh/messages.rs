@@ -43,7 +43,7 @@ pub fn explain(destination: &Destination, end: &ProcessEnd<'_>) -> HostProblem {
         ),
         (Some(SSH_FAILED), _) => HostProblem::new(
             format!("its ssh connection broke{last}"),
-            format!("check that `{}` works", command(login, options)),
+            format!("check that `{}` works", command("ssh", login, options)),
         ),
         (Some(code), _) if end.greeted => HostProblem::new(
             format!("its agent {}{last}", ended(status)),
@@ -56,7 +56,10 @@ pub fn explain(destination: &Destination, end: &ProcessEnd<'_>) -> HostProblem {
         ),
         (code, _) => HostProblem::new(
             format!("could not start an agent there (exit code {}){last}", code.unwrap_or(0)),
-            format!("check the output of `{} horovodrun --version`", command(login, options)),
+            format!(
+                "check the output of `{} horovodrun --version`",
+                command("ssh", login, options)
+            ),
         ),
     }
 }
@@ -80,7 +83,7 @@ pub(in crate::reach) fn not_installed(said: &str, sessions: &str) -> Option<Host
 fn known(login: &str, options: &SshOptions, said: &str) -> Option<HostProblem> {
     let host = login.rsplit('@').next().unwrap_or(login);
     let port = options.port.map_or("its port".into(), |port| format!("port {port}"));
-    let try_it = command(login, options);
+    let try_it = command("ssh", login, options);
     let contains = |text: &str| said.contains(text);
     if let Some(missing) = not_installed(said, "its ssh sessions") {
         return Some(missing);
@@ -106,12 +109,13 @@ fn known(login: &str, options: &SshOptions, said: &str) -> Option<HostProblem> {
             let check = format!("check the key with `ssh-keyscan {host}`");
             HostProblem::new(why, format!("{check} and add it to `~/.ssh/known_hosts`"))
         }
-        () if contains("Permission denied") => {
+        () if refuses_login(said) => {
             let line = |text: &str| said.lines().map(str::trim).find(|line| line.contains(text));
             let hint = match line("Identity file") {
                 Some(warning) => format!("check what `-i` names: {warning}"),
                 None => format!(
-                    "install your key with `ssh-copy-id {login}`, or pass another key with `-i`"
+                    "install your key with `{}`, or pass another key with `-i`",
+                    command("ssh-copy-id", login, options)
                 ),
             };
             let denied = line("Permission denied").unwrap_or_default();
@@ -139,9 +143,14 @@ fn known(login: &str, options: &SshOptions, said: &str) -> Option<HostProblem> {
     })
 }
 
+/// Whether the host answered but accepted no key.
+pub(crate) fn refuses_login(said: &str) -> bool {
+    said.contains("Permission denied (")
+}
+
 /// The command for the user to try.
-fn command(login: &str, options: &SshOptions) -> String {
-    let words = [vec!["ssh".into()], options.words(), vec![login.into()]].concat();
+fn command(program: &str, login: &str, options: &SshOptions) -> String {
+    let words = [vec![program.into()], options.words(), vec![login.into()]].concat();
     words.join(OsStr::new(" ")).display().to_string()
 }
 
@@ -160,7 +169,12 @@ mod tests {
     #[test]
     fn messages_of_ssh_become_a_reason_and_a_hint() {
         for (code, said, reason, hint) in [
-            (255, "me@b: Permission denied (publickey).", "login failed", "ssh-copy-id me@b"),
+            (
+                255,
+                "me@b: Permission denied (publickey).",
+                "login failed",
+                "ssh-copy-id -p 2222 me@b",
+            ),
             (
                 255,
                 "Warning: Identity file k not accessible: No such file or directory.\nme@b: \

@@ -95,6 +95,12 @@ pub fn start(destination: &Destination, program: &Path, mark: &str) -> io::Resul
 }
 
 fn command(destination: &Destination, program: &Path, mark: &str) -> Vec<OsString> {
+    let words = remote_command(program, mark);
+    invocation(destination, &words.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// The command line of an ssh that runs these words on the host.
+pub(crate) fn invocation(destination: &Destination, words: &[&str]) -> Vec<OsString> {
     let Destination { login, options } = destination;
     let mut command: Vec<OsString> = ["ssh", "-T", "-x"].map(OsString::from).to_vec();
     let more = [
@@ -109,9 +115,8 @@ fn command(destination: &Destination, program: &Path, mark: &str) -> Vec<OsStrin
     }
     command.extend(options.words());
     command.extend([OsString::from("--"), login.into()]);
-    let words = remote_command(program, mark);
-    let joined = shlex::try_join(words.iter().map(String::as_str));
-    command.push(joined.expect("no word of a command has a NUL").into());
+    let words = words.iter().copied();
+    command.push(shlex::try_join(words).expect("no word of a command has a NUL").into());
     command
 }
 

@@ -1,0 +1,47 @@
+# Read by the scripts of both roles: sshd with the keys of the Secret, as root.
+
+mkdir -p /root/.ssh /run/sshd && chmod 700 /root/.ssh || exit 1
+cp /etc/ronde/ssh/host-key /root/.ssh/id_rsa && chmod 600 /root/.ssh/id_rsa || exit 1
+if [ -s /etc/ronde/ssh/host-key-pub ]; then
+  cp /etc/ronde/ssh/host-key-pub /root/.ssh/authorized_keys
+else
+  ssh-keygen -y -f /root/.ssh/id_rsa >/root/.ssh/authorized_keys
+fi || exit 1
+chmod 600 /root/.ssh/authorized_keys
+# Pods come and go under the same names, with new host keys.
+cat >/root/.ssh/config <<END
+Host *
+  Port $SSHPORT
+  StrictHostKeyChecking no
+  UserKnownHostsFile /dev/null
+  LogLevel ERROR
+END
+chmod 600 /root/.ssh/config
+
+# Becomes sshd, with a host key of its own.
+serve_ssh() {
+  rm -f /root/.ssh/host_key /root/.ssh/host_key.pub
+  ssh-keygen -q -t ed25519 -N '' -f /root/.ssh/host_key || exit 1
+  exec "$(command -v sshd || echo /usr/sbin/sshd)" -D -e -p "$SSHPORT" -h /root/.ssh/host_key \
+    -o PidFile=none -o PermitRootLogin=prohibit-password -o PasswordAuthentication=no \
+    -o KbdInteractiveAuthentication=no -o StrictModes=no -o UsePAM=no -o MaxStartups=100 \
+    -o AuthorizedKeysFile=/root/.ssh/authorized_keys
+}
+
+# Waits until the sshd of every worker in the hostfile answers; names those that do not.
+wait_for_workers() {
+  seconds=0
+  while read -r host _; do
+    if [ "$host" = "{{ include "ronde.driverName" . }}" ]; then continue; fi
+    until ssh -n -o BatchMode=yes -o ConnectTimeout=5 "$host" true 2>/dev/null; do
+      if [ $((seconds % 10)) -eq 0 ]; then echo "waiting for sshd on $host" >&2; fi
+      if [ "$seconds" -ge {{ int .Values.ssh.waitSeconds }} ]; then
+        echo "error: sshd on $host did not answer within {{ int .Values.ssh.waitSeconds }} seconds" >&2
+        echo "hint: \`kubectl describe pod ${host%%.*}\` says why the pod is not running" >&2
+        return 1
+      fi
+      sleep 1
+      seconds=$((seconds + 1))
+    done
+  done </horovod/generated/hostfile
+}

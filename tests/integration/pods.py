@@ -21,8 +21,21 @@ from lab import Host, Lab
 PATIENCE = float(os.environ.get("RONDE_TEST_PATIENCE", "1"))
 UNSHARE = ["unshare", "--net", "--uts", "--ipc", "--pid", "--mount", "--fork", "--kill-child"]
 # What a container finds in its image.
-IMAGE = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "opt")
+IMAGE = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "opt")
 PATH = f"{sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SSHD = """
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+StrictModes no
+UsePAM no
+"""
+SSH = """
+Host *
+  StrictHostKeyChecking accept-new
+  UserKnownHostsFile /dev/null
+  LogLevel ERROR
+"""
 
 
 class Cluster:
@@ -30,6 +43,9 @@ class Cluster:
 
     def __init__(self, folder, objects, network="10.78.20"):
         self.folder = folder
+        # What the image has at /horovod/examples.
+        self.examples = folder / "examples"
+        self.examples.mkdir()
         self.objects = {(it["kind"], it["metadata"]["name"]): it for it in objects}
         self.shared = folder / "claim"
         self.shared.mkdir()
@@ -146,7 +162,7 @@ class Pod(Host):
 
     def stop(self):
         if self.sshd is not None:
-            with suppress(OSError):
+            with suppress(OSError, IndexError):
                 os.kill(self._first(), signal.SIGKILL)
         super().stop()
 
@@ -169,9 +185,14 @@ class Pod(Host):
         for prefix in sorted({sys.prefix, sys.base_prefix}):
             if Path(prefix).parts[1] not in IMAGE:
                 yield from self._bind(root, prefix, prefix)
+        # A copy, in which there can be further places for mounts.
+        yield f"cp -a /etc {root}/etc"
+        yield from self._bind(root, self._etc_ssh(), "/etc/ssh")
+        yield from self._bind(root, self.cluster.examples, "/horovod/examples")
         for name in ("hosts", "resolv.conf"):
             yield f"mount --bind {self.folder}/{name} {root}/etc/{name}"
-        yield f"mkdir -p {root}/proc {root}/dev {root}/run {root}/root {root}/var {root}/tmp"
+        yield f"mkdir -p {root}/proc {root}/dev {root}/run/sshd {root}/root {root}/var {root}/tmp"
+        yield f"chmod 700 {root}/root && chmod 1777 {root}/tmp"
         yield f"mount -t proc proc {root}/proc"
         yield f"mount --rbind /dev {root}/dev"
         volumes = {volume["name"]: volume for volume in self.spec.get("volumes", [])}
@@ -182,6 +203,17 @@ class Pod(Host):
             yield f"mount -o remount,ro,mode=755 {root}"
         yield "read -r _"
         yield f"cd {root}"
+
+    def _etc_ssh(self):
+        """What Ronde's images have at /etc/ssh, and a host key, as sshd makes one there."""
+        folder = self.folder / "etc-ssh"
+        folder.mkdir()
+        (folder / "sshd_config").write_text(SSHD)
+        (folder / "ssh_config").write_text(SSH)
+        key = folder / "ssh_host_ed25519_key"
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)]
+        subprocess.run(command, check=True)
+        return folder
 
     def _bind(self, root, source, target):
         yield f"mkdir -p {root}{target}"

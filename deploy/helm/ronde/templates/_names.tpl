@@ -73,5 +73,5 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version }}
 
 {{- define "ronde.image" -}}
 {{- $image := (index (index . 0).Values (index . 1)).image -}}
-{{ $image.repository }}:{{ $image.tag | default (index . 0).Chart.AppVersion }}
+{{ $image.repository }}:{{ $image.tag }}
 {{- end -}}

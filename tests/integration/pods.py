@@ -192,7 +192,7 @@ class Pod(Host):
         for name in ("hosts", "resolv.conf"):
             yield f"mount --bind {self.folder}/{name} {root}/etc/{name}"
         yield f"mkdir -p {root}/proc {root}/dev {root}/run/sshd {root}/root {root}/var {root}/tmp"
-        yield f"chmod 700 {root}/root && chmod 1777 {root}/tmp"
+        yield f"chmod 711 {root}/root && chmod 1777 {root}/tmp"
         yield f"mount -t proc proc {root}/proc"
         yield f"mount --rbind /dev {root}/dev"
         volumes = {volume["name"]: volume for volume in self.spec.get("volumes", [])}
@@ -262,7 +262,7 @@ class Pod(Host):
         found = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": "/root", "OMP_NUM_THREADS": "1"}
         found["HOSTNAME"] = self.host
         if self.index is not None:
-            found["JOB_COMPLETION_INDEX"] = str(self.index)
+            found["JOB_COMPLETION_INDEX"] = found["PET_NODE_RANK"] = str(self.index)
         for entry in self.container.get("env", []):
             found[entry["name"]] = self._value(entry)
         return [f"{name}={value}" for name, value in found.items()]

@@ -15,7 +15,7 @@ MPI_ARGS = (
 # A command line as people type it, but for the program.
 LINE = (
     "horovodrun -n {count} --hostfile /horovod/generated/hostfile --mpi-args "
-    f'"{MPI_ARGS}" bash -c \'python /data/work.py\''
+    f"\"{MPI_ARGS}\" bash -c 'python /data/work.py'"
 )
 WORK = """
 import os, socket

@@ -1,11 +1,13 @@
 """Renders the Helm chart, and checks objects against the schemas of several Kubernetes versions."""
 
 import functools
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
 import kubernetes_validate.utils
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +23,8 @@ kubernetes_validate.utils.schema_contents = functools.cache(
 
 def helm(*arguments, **more):
     """Runs `helm`, which is beside this interpreter."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        pytest.skip("the package index has `helm-binary` for Linux on x86-64 only")
     command = [str(Path(sys.executable).with_name("helm")), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, **more)
 
@@ -80,3 +84,24 @@ def restricted(pod):
         missing += [f"{container['name']}: {key}" for key, fine in wanted.items() if not fine]
         missing += [f"port {it}" for it in container.get("ports", []) if "hostPort" in it]
     return missing
+
+
+def files(objects):
+    """The files of the ConfigMap."""
+    return one(objects, "ConfigMap")["data"]
+
+
+def workload(objects, role):
+    """The Job or StatefulSet of a role."""
+    found = [it for it in objects if "template" in it.get("spec", {})]
+    return next(it for it in found if it["metadata"]["labels"]["role"] == role)
+
+
+def pod(objects, role):
+    """The spec of a role's pods."""
+    return workload(objects, role)["spec"]["template"]["spec"]
+
+
+def environment(objects, role):
+    """The variables of a role's container."""
+    return {it["name"]: it.get("value") for it in pod(objects, role)["containers"][0]["env"]}

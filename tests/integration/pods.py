@@ -255,7 +255,7 @@ class Pod(Host):
         if self._security("allowPrivilegeEscalation") is False:
             command.append("--no-new-privs")
         if "ALL" in (self._security("capabilities") or {}).get("drop", []):
-            command += ["--bounding-set=-all", "--inh-caps=-all"]
+            command.append("--bounding-set=-all")
         return command
 
     def _environment(self):

@@ -64,7 +64,9 @@ def test_with_ssh_the_hostfile_works_as_in_horovods_chart(cluster):
     cluster = cluster(values(ssh={"useSecret": True, "port": 12345}, driver={"args": [args]}))
     # The driver is early, and waits for the workers by name.
     driver = cluster.start("Job", "ddp-ronde-driver")
-    cluster.until(lambda: "waiting for sshd on ddp-ronde-0.ddp-ronde" in driver.output())
+    cluster.until(
+        lambda: "waiting for ddp-ronde-0.ddp-ronde ddp-ronde-1.ddp-ronde" in driver.output()
+    )
     workers = [cluster.start("StatefulSet", "ddp-ronde", index) for index in range(2)]
     assert driver.wait() == 0, cluster.output()
     assert lines(driver) == [

@@ -38,17 +38,21 @@ leave() {
 (read -r _ <"$folder/told" && leave) &
 {{- with int .Values.worker.leaveAfterSeconds }}
 
-# A driver that was killed tells nobody that it is done: ends the worker if the driver, once seen,
-# has been gone for a while and no job runs here.
+# A driver that was killed tells nobody that it is done: ends the worker if the driver has been gone
+# for a while and no job runs here. A driver that has not come yet may be waiting for a node.
 watch_driver() {
-  until getent hosts {{ $driver }} >/dev/null; do sleep 10; done
   gone=0
-  while [ "$gone" -lt {{ . }} ]; do
+  limit={{ max . (int $.Values.driver.waitSeconds) }}
+  while [ "$gone" -lt "$limit" ]; do
     sleep 10
     gone=$((gone + 10))
-    if busy || getent hosts {{ $driver }} >/dev/null; then gone=0; fi
+    if busy; then gone=0; fi
+    if getent hosts {{ $driver }} >/dev/null; then
+      gone=0
+      limit={{ . }}
+    fi
   done
-  echo 'the driver has been gone for {{ . }} seconds; the worker ends' >&2
+  echo "the driver has been gone for $gone seconds; the worker ends" >&2
   leave
 }
 watch_driver &

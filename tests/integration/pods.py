@@ -23,6 +23,8 @@ UNSHARE = ["unshare", "--net", "--uts", "--ipc", "--pid", "--mount", "--fork", "
 # What a container finds in its image.
 IMAGE = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "opt")
 PATH = f"{sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# An empty environment, in the image's directory.
+ENV = ("env", "-i", "--chdir=/horovod/examples")
 SSHD = """
 PermitRootLogin prohibit-password
 PasswordAuthentication no
@@ -136,9 +138,9 @@ class Pod(Host):
 
     def run(self, command, limit=40):
         """Runs a command in the pod's shell, like `kubectl exec`."""
-        inside = ["nsenter", "-t", str(self._first()), "-n", "-u", "-i", "-p", "-m", "-r", "--wd=/"]
+        inside = ["nsenter", "-t", str(self._first()), "-n", "-u", "-i", "-p", "-m", "-r"]
         return subprocess.run(
-            [*inside, *self._as_user(), "env", "-i", *self._environment(), "bash", "-c", command],
+            [*inside, *self._as_user(), *ENV, *self._environment(), "bash", "-c", command],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -279,5 +281,5 @@ class Pod(Host):
 
     def _command(self):
         words = [*self.container.get("command", []), *self.container.get("args", [])]
-        start = ["chroot", ".", *self._as_user(), "env", "-i", *self._environment(), *words]
+        start = ["chroot", ".", *self._as_user(), *ENV, *self._environment(), *words]
         return f"exec {shlex.join(start)} </dev/null"

@@ -44,13 +44,13 @@ watch_driver() {
   gone=0
   limit={{ max . (int $.Values.driver.waitSeconds) }}
   while [ "$gone" -lt "$limit" ]; do
-    sleep 10
     gone=$((gone + 10))
     if busy; then gone=0; fi
     if getent hosts {{ $driver }} >/dev/null; then
       gone=0
       limit={{ . }}
     fi
+    sleep 10
   done
   echo "the driver has been gone for $gone seconds; the worker ends" >&2
   leave

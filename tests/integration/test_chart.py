@@ -129,6 +129,14 @@ def test_environments_reach_their_pods():
     assert (worker["COUNT"], worker["FLAG"], worker["NCCL_DEBUG"]) == ("1000000", "true", "INFO")
     assert "COUNT" not in driver and "IP" in driver and driver["NCCL_DEBUG"] == "INFO"
     assert driver["RONDE_REACH"] == "agent"
+    assert worker["RONDE_HOST_ENV"] == "COUNT,FLAG" and "RONDE_HOST_ENV" not in driver
+
+
+def test_ranks_have_nearly_the_whole_grace_period_to_leave():
+    for period, seconds in ((120, "110"), (3600, "3590"), (1, "5")):
+        objects = rendered("--set", f"worker.terminationGracePeriodSeconds={period}")
+        assert environment(objects, "driver")["RONDE_LEAVE_TIMEOUT_SECONDS"] == seconds
+        assert pod(objects, "worker")["terminationGracePeriodSeconds"] == period
 
 
 def test_the_key_is_made_by_the_chart_and_differs_each_time():

@@ -36,7 +36,10 @@ assert "RONDE_AGENT_KEY" not in os.environ
 
 
 def values(**more):
-    found = {"datasetPvc": {"enabled": True}, "worker": {"number": 2, "env": {"WHERE": "worker"}}}
+    found = {
+        "datasetPvc": {"enabled": True},
+        "worker": {"number": 2, "env": {"WHERE": 'a "worker"'}},
+    }
     for key, value in more.items():
         found[key] = {**found.get(key, {}), **value}
     return found
@@ -74,8 +77,8 @@ def test_with_ssh_the_hostfile_works_as_in_horovods_chart(cluster):
     assert driver.wait() == 0, cluster.output()
     assert lines(driver) == [
         "[0]<stdout>:rank 0 of 3 on ddp-ronde-driver in driver",
-        "[1]<stdout>:rank 1 of 3 on ddp-ronde-0 in driver",
-        "[2]<stdout>:rank 2 of 3 on ddp-ronde-1 in driver",
+        '[1]<stdout>:rank 1 of 3 on ddp-ronde-0 in a "worker"',
+        '[2]<stdout>:rank 2 of 3 on ddp-ronde-1 in a "worker"',
     ], cluster.output()
     listed = workers[0].run("/horovod/generated/discoverHosts.sh").stdout.split()
     assert listed == [f"{it.address}:1" for it in workers] + ["ddp-ronde-driver:1"]
@@ -92,8 +95,8 @@ def test_a_command_runs_on_all_hosts_of_the_hostfile_and_the_workers_end_with_it
     assert driver.wait() == 0, cluster.output()
     assert lines(driver) == [
         "[0]<stdout>:rank 0 of 3 on ddp-ronde-driver in driver",
-        "[1]<stdout>:rank 1 of 3 on ddp-ronde-0 in worker",
-        "[2]<stdout>:rank 2 of 3 on ddp-ronde-1 in worker",
+        '[1]<stdout>:rank 1 of 3 on ddp-ronde-0 in a "worker"',
+        '[2]<stdout>:rank 2 of 3 on ddp-ronde-1 in a "worker"',
     ], cluster.output()
     assert [worker.wait() for worker in workers] == [0, 0], cluster.output()
 
@@ -141,8 +144,9 @@ def worlds(cluster):
 
 
 def test_an_elastic_job_grows_and_a_stopped_worker_leaves_it_in_order(cluster):
+    script = "/horovod/generated/discoverHosts.sh"
     args = (
-        "horovodrun -np 2 --min-np 1 --host-discovery-script /horovod/generated/discoverHosts.sh"
+        f"horovodrun -np 2 --min-np 1 --host-discovery-script 'echo >>/data/looked; {script}'"
         " --event-log /data/events.jsonl python /data/elastic.py"
     )
     driver = {"args": args, "slots": 0, "env": {"SAY_FOLDER": "/data"}}
@@ -157,9 +161,14 @@ def test_an_elastic_job_grows_and_a_stopped_worker_leaves_it_in_order(cluster):
     # A node is drained. The Job must not count this pod as done.
     workers[1].terminate()
     cluster.until(lambda: worlds(cluster)[-1:] == [[names[0], names[2]]])
+    assert "its ranks have 110 s to leave at a commit" in driver.output()
     assert workers[1].wait() == 143, cluster.output()
     assert events(cluster, "worker_lost") == []
-    # Its pod starts again elsewhere, with another address under the same name.
+    # Its pod starts again elsewhere, with another address under the same name. That takes longer
+    # than the launcher needs to notice that the host is gone.
+    looked = cluster.shared / "looked"
+    before = looked.stat().st_size
+    cluster.until(lambda: looked.stat().st_size >= before + 3)
     workers[1] = cluster.start("Job", "ddp-ronde", 1)
     cluster.until(lambda: worlds(cluster)[-1:] == [names])
     (cluster.shared / "over").touch()

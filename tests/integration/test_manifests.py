@@ -4,6 +4,7 @@ import operators
 import pytest
 import yaml
 from charts import ROOT, check, one, restricted
+from elastic_jobs import PROGRAM
 from lab import why_not
 from pods import Cluster
 
@@ -169,3 +170,56 @@ def test_torchrun_in_a_trainjob_starts_the_ranks(tmp_path):
         pods = [cluster.start("Job", "train-node-0", index) for index in (1, 0)]
         assert [pod.wait(50) for pod in pods] == [0, 0], cluster.output()
         assert lines(*pods) == [f"rank {n} of 2 on train-node-0-{n}" for n in range(2)]
+
+
+# Trains until two hosts have taken part for a while.
+ELASTIC = PROGRAM.replace('os.path.exists(f"{folder}/over")', "hvd.size() == 2 and step > 20")
+
+
+@needs_lab
+def test_the_driver_of_a_jobset_finds_its_workers(tmp_path):
+    found = one(load("jobset.yaml"), "JobSet")
+    objects = [*operators.jobset(found), operators.secret("train", **{"agent-key": SECRET})]
+    with Cluster(tmp_path, objects) as cluster:
+        example(
+            cluster,
+            "09-elastic/train.py",
+            'import os\nos.environ["SAY_FOLDER"] = "/tmp"\n' + ELASTIC,
+        )
+        driver = cluster.start("Job", "train-driver-0", 0)
+        workers = [cluster.start("Job", "train-workers-0", index) for index in (0, 1)]
+        assert driver.wait() == 0, cluster.output()
+        # JobSet ends the workers now, which alone would not count as done.
+        for worker in workers:
+            worker.terminate()
+        assert [worker.wait() for worker in workers] == [143, 143], cluster.output()
+
+
+@needs_lab
+def test_a_trainjob_may_have_standing_agents(tmp_path):
+    runtime, found = load("trainjob-agents.yaml")
+    objects = [*operators.trainjob_with_mpi(runtime, found)]
+    objects.append(operators.secret("ronde", **{"agent-key": SECRET}))
+    with Cluster(tmp_path, objects) as cluster:
+        example(cluster, "01-digits/train.py", WORK)
+        launcher = cluster.start("Job", "train-launcher-0", 0)
+        nodes = [cluster.start("Job", "train-node-0", index) for index in (0, 1)]
+        assert launcher.wait() == 0, cluster.output()
+        assert lines(launcher) == [f"rank {n} of 2 on train-node-0-{n}" for n in range(2)]
+        assert not any(node.gone for node in nodes)
+
+
+@needs_lab
+def test_an_elastic_mpijob_follows_the_operators_script(tmp_path):
+    objects = list(operators.mpijob(one(load("mpijob-elastic.yaml"), "MPIJob"), tmp_path))
+    with Cluster(tmp_path, objects) as cluster:
+        example(
+            cluster,
+            "09-elastic/train.py",
+            'import os\nos.environ["SAY_FOLDER"] = "/tmp"\n' + ELASTIC,
+        )
+        # The launcher is early: hosts that cannot be reached yet are tried again.
+        launcher = cluster.start("Job", "train-launcher")
+        for index in range(2):
+            cluster.start("Job", "train-worker", index)
+        assert launcher.wait() == 0, cluster.output()

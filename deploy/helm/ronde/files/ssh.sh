@@ -18,6 +18,15 @@ Host *
 END
 chmod 600 /root/.ssh/config
 
+# Variables for sshd's sessions, which do not inherit those of the container: PATH, and the ones
+# that belong to this host.
+session_variables() {
+  printf 'PATH="%s" RONDE_HOST_ENV="%s"' "$PATH" "$RONDE_HOST_ENV"
+  for name in $(echo "$RONDE_HOST_ENV" | tr , ' '); do
+    printf ' %s="%s"' "$name" "$(printenv "$name" | sed 's/[\\"]/\\&/g')"
+  done
+}
+
 # Becomes sshd, with a host key of its own.
 serve_ssh() {
   rm -f /root/.ssh/host_key /root/.ssh/host_key.pub
@@ -25,5 +34,5 @@ serve_ssh() {
   exec "$(command -v sshd || echo /usr/sbin/sshd)" -D -e -p "$SSHPORT" -h /root/.ssh/host_key \
     -o PidFile=none -o PermitRootLogin=prohibit-password -o PasswordAuthentication=no \
     -o KbdInteractiveAuthentication=no -o StrictModes=no -o UsePAM=no -o MaxStartups=100 \
-    -o AuthorizedKeysFile=/root/.ssh/authorized_keys
+    -o AuthorizedKeysFile=/root/.ssh/authorized_keys -o "SetEnv=$(session_variables)"
 }

@@ -161,6 +161,18 @@ env:
         name: {{ $values.agent.existingSecret | default (include "ronde.fullname" $top) }}
         key: agent-key
   {{- end }}
+  {{- if eq $role "driver" }}
+  # Less than the grace period of the workers, so that ranks end before the kubelet ends them.
+  - name: RONDE_LEAVE_TIMEOUT_SECONDS
+    value: {{ max 5 (sub (int $values.worker.terminationGracePeriodSeconds) 10) | quote }}
+  {{- end }}
+  {{- $names := list }}
+  {{- range (include "ronde.env" (list $own.env) | fromYamlArray) }}{{ $names = append $names .name }}{{ end }}
+  {{- if and $names (eq $role "worker") }}
+  # Ranks here get these from the worker, not from the driver.
+  - name: RONDE_HOST_ENV
+    value: {{ join "," $names }}
+  {{- end }}
   {{- with include "ronde.env" (list $values.env $own.env) }}
   {{- trim . | nindent 2 }}
   {{- end }}

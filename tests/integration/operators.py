@@ -9,6 +9,9 @@ import copy
 import subprocess
 from pathlib import Path
 
+# Of root, where the MPI operator mounts keys by default.
+HOME = "/root"
+
 
 def jobset(found):
     """The Jobs of a JobSet: named after it, their pods after them."""
@@ -39,7 +42,7 @@ def mpijob(found, folder):
         pod["subdomain"] = name
         container = pod["containers"][0]
         secret = {"secretName": "ssh", "defaultMode": 0o600}
-        _add(pod, container, "ssh-auth", {"secret": secret}, "/root/.ssh")
+        _add(pod, container, "ssh-auth", {"secret": secret}, f"{HOME}/.ssh")
         if role == "Launcher":
             pod["hostname"] = title
             files = {"configMap": {"name": "config", "defaultMode": 0o555}}

@@ -61,9 +61,11 @@ class Cluster:
         return self
 
     def __exit__(self, *_):
-        for pod in self.pods:
-            pod.stop()
-        self.lab.__exit__()
+        try:
+            for pod in self.pods:
+                pod.stop()
+        finally:
+            self.lab.__exit__()
 
     def start(self, kind, name, index=None):
         """Starts a pod of a workload; its index is that of an indexed Job or a StatefulSet."""

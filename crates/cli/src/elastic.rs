@@ -120,6 +120,7 @@ impl Elastic {
             timeout: self.elastic_timeout.map_or(set.timeout, Duration::from_secs),
             joining,
             stopped: set.stopped,
+            leaving: set.leaving,
             resets: self.reset_limit,
             cooldown: self.cooldown()?,
             cooldown_scope: set.cooldown_scope,

@@ -39,6 +39,7 @@ impl Site {
             .args(["--slots", &slots.to_string(), "--key-file"])
             .arg(&self.key)
             .env("RONDE_AGENT_KEY", "7".repeat(64))
+            .envs([("RONDE_HOST_ENV", "PLACE, NOT_SET"), ("PLACE", "node-x")])
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -60,7 +61,12 @@ impl Site {
         let named = addresses.join(",");
         let key = self.key.to_str().unwrap();
         let arguments = [&["-np", np, "--agent-key-file", key][..], options].concat();
-        let env = [("HOROVOD_HOSTNAME", named.as_str()), ("RONDE_AGENT_KEY", SECRET)];
+        let env = [
+            ("HOROVOD_HOSTNAME", named.as_str()),
+            ("RONDE_AGENT_KEY", SECRET),
+            ("PLACE", "the launcher's"),
+            ("NOT_SET", "there"),
+        ];
         support::start(&arguments, &["sh", "-c", script], Stdio::null(), &env)
     }
 
@@ -114,6 +120,14 @@ fn jobs_run_on_the_standing_agents_that_a_variable_names() {
     let too_many = site.run("4", &addresses, &[], "true");
     assert_eq!(too_many.code, Some(2));
     assert!(too_many.stderr.contains("available slots (3)"), "{}", too_many.stderr);
+}
+
+#[test]
+fn variables_that_belong_to_a_host_keep_its_values() {
+    let site = Site::new();
+    let agent = site.stand(0, 1);
+    let launched = site.launch("1", &[&agent.address], &[], "echo here $PLACE $NOT_SET");
+    assert_eq!(launched.wait_for("here", 1), ["node-x there"]);
 }
 
 #[test]

@@ -30,6 +30,8 @@ pub struct JobSpec {
     /// How long a worker may be stopped before it counts as dead, or in a fixed job while others
     /// wait for it. Unlimited if `None`.
     pub stopped: Option<Duration>,
+    /// How long the workers of a host have to leave at a commit once its agent was told to stop.
+    pub leaving: Duration,
     /// How many times the world may be re-formed.
     pub resets: Option<u32>,
     /// Minimum and maximum cooldown of a failed host; unlimited if `None`.

@@ -157,6 +157,8 @@ pub struct Elasticity {
     pub cooldown_scope: CooldownScope,
     /// How long a rank may be stopped before it counts as lost; `None` means forever.
     pub stopped: Option<Duration>,
+    /// How long ranks have to leave when their agent is told to stop.
+    pub leaving: Duration,
     /// The pause between two runs of the discovery script.
     pub discovery_interval: Duration,
     /// How long the discovery script may run.
@@ -172,6 +174,7 @@ pub fn elastic(look_up: impl Fn(&str) -> Option<String>) -> Result<Elasticity, B
             &[("host", CooldownScope::Host), ("slot", CooldownScope::Slot)],
         ),
         stopped: reader.limit(RONDE_ELASTIC_STOPPED_SECONDS),
+        leaving: reader.seconds(RONDE_LEAVE_TIMEOUT_SECONDS),
         discovery_interval: reader.seconds(RONDE_DISCOVERY_INTERVAL_SECONDS),
         discovery_limit: reader.seconds(RONDE_DISCOVERY_TIMEOUT_SECONDS),
     })
@@ -569,8 +572,14 @@ mod tests {
             (Duration::from_secs(600), CooldownScope::Host)
         );
         assert_eq!(usual.stopped, Some(Duration::from_secs(5)));
-        let pairs = [("RONDE_BLACKLIST", "Slot"), ("RONDE_ELASTIC_STOPPED_SECONDS", "0")];
+        assert_eq!(usual.leaving, Duration::from_secs(30));
+        let pairs = [
+            ("RONDE_BLACKLIST", "Slot"),
+            ("RONDE_ELASTIC_STOPPED_SECONDS", "0"),
+            ("RONDE_LEAVE_TIMEOUT_SECONDS", "110"),
+        ];
         let set = elastic(look_up(&pairs)).unwrap();
+        assert_eq!(set.leaving, Duration::from_secs(110));
         assert_eq!((set.cooldown_scope, set.stopped), (CooldownScope::Slot, None));
         let pairs = [("RONDE_BLACKLIST", "rack"), ("HOROVOD_ELASTIC_TIMEOUT", "long")];
         assert_eq!(elastic(look_up(&pairs)).unwrap_err().0.len(), 2);

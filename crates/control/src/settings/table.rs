@@ -196,6 +196,11 @@ settings! {
         "The key of standing agents itself, 64 hexadecimal digits, for containers that get it from a \
          secret. Ranks do not inherit it.",
     );
+    RONDE_HOST_ENV = setting(
+        "",
+        "Names of variables that belong to a host, separated by commas: its ranks get the values that \
+         its agent has, not those of the launcher.",
+    );
     HOROVOD_ELASTIC_TIMEOUT = seconds(
         "600",
         "How long an elastic job waits for enough slots, in seconds; `--elastic-timeout` takes \
@@ -210,6 +215,11 @@ settings! {
         "5",
         "How long a rank of an elastic job may be stopped, for example by SIGSTOP, before it counts \
          as lost, in seconds; 0 means forever.",
+    );
+    RONDE_LEAVE_TIMEOUT_SECONDS = seconds(
+        "30",
+        "How long the ranks of an elastic job have to leave at a commit when the agent of their host \
+         is told to stop, in seconds.",
     );
     RONDE_DISCOVERY_INTERVAL_SECONDS = seconds(
         "1",

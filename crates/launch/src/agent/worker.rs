@@ -7,6 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use ronde_control::settings::RONDE_HOST_ENV;
 use ronde_control::wire::agent::{Exit, OutputStream, StartFailure, Terminal, WorkerSpec};
 use ronde_control::{CUDA_VISIBLE_DEVICES, GpuShare, Worker};
 use rustix::fs::{Access, access};
@@ -35,11 +36,14 @@ pub(super) struct RunningWorker {
 pub(super) fn start(program: &Path, spec: WorkerSpec) -> Result<RunningWorker, Exit> {
     let cwd = PathBuf::from(OsString::from_vec(spec.cwd));
     let argv: Vec<OsString> = spec.argv.into_iter().map(OsString::from_vec).collect();
+    let listed = std::env::var(RONDE_HOST_ENV.name).unwrap_or_default();
+    let own: WorkerEnv = own_names(spec.own, &listed).filter_map(own).collect();
     let env: WorkerEnv = spec
         .env
         .into_iter()
         .map(|(name, value)| (OsString::from_vec(name), OsString::from_vec(value)))
-        .chain(spec.own.into_iter().filter_map(own))
+        .filter(|(name, _)| own.iter().all(|(other, _)| other != name))
+        .chain(own.iter().cloned())
         .collect();
     let env = match spec.gpus {
         Some(share) => with_gpus(env, share)?,
@@ -129,9 +133,14 @@ fn not_started(obstacle: StartFailure, reason: impl Into<String>) -> Exit {
     Exit::NotStarted { obstacle, reason: reason.into() }
 }
 
+/// The variables that belong to this host: those that the launcher names, and those `listed` here.
+fn own_names(named: Vec<Vec<u8>>, listed: &str) -> impl Iterator<Item = OsString> {
+    let listed = listed.split(',').map(str::trim).filter(|name| !name.is_empty());
+    named.into_iter().map(OsString::from_vec).chain(listed.map(OsString::from))
+}
+
 /// A variable from this host's environment.
-fn own(name: Vec<u8>) -> Option<(OsString, OsString)> {
-    let name = OsString::from_vec(name);
+fn own(name: OsString) -> Option<(OsString, OsString)> {
     let value = std::env::var_os(&name)?;
     Some((name, value))
 }
@@ -249,6 +258,13 @@ mod tests {
         assert_eq!(code("/", here), 126);
         // Not even the superuser may execute a file without an executable bit.
         assert_eq!(code("text", here), 126);
+    }
+
+    #[test]
+    fn variables_of_this_host_are_named_by_the_launcher_and_by_a_setting() {
+        let names: Vec<_> = own_names(vec![b"HOME".into()], " NCCL_DEBUG,,WHERE ").collect();
+        assert_eq!(names, ["HOME", "NCCL_DEBUG", "WHERE"]);
+        assert_eq!(own_names(Vec::new(), "").count(), 0);
     }
 
     #[test]

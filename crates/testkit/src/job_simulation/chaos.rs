@@ -53,6 +53,7 @@ impl JobSimulation {
             timeout: 60 * second,
             joining: 90 * second,
             stopped: Some(5 * second),
+            leaving: 30 * second,
             resets: rng.once_in(5).then(|| rng.below(6) as u32),
             cooldown: (!rng.once_in(3)).then_some((second, 4 * second)),
             cooldown_scope: if rng.once_in(2) { CooldownScope::Host } else { CooldownScope::Slot },

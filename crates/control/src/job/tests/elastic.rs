@@ -29,6 +29,7 @@ fn limits(start: u32, min: u32) -> JobSpec {
         timeout: Duration::from_secs(60),
         joining: Duration::from_secs(300),
         stopped: Some(Duration::from_secs(5)),
+        leaving: Duration::from_secs(30),
         resets: None,
         cooldown: None,
         cooldown_scope: CooldownScope::Host,

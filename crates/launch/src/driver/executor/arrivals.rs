@@ -9,7 +9,7 @@ use ronde_control::job::{self, AgentId, JobInput};
 use ronde_control::wire::agent::DriverToAgent;
 use ronde_control::{Time, VERSION};
 
-use super::{AgentState, ConnectedAgent, Driver, LINGER};
+use super::{AgentState, ConnectedAgent, Driver};
 use crate::agent::free_ports;
 use crate::driver::DriverInput;
 use crate::driver::agent_handle::AgentHandle;
@@ -239,7 +239,8 @@ impl Driver<'_> {
                 agent.handle.tell(DriverToAgent::Stay { addresses: plan.rendezvous.clone() });
             }
             if self.job.job_spec.outlives_losses() {
-                let millis = LINGER.as_millis() as u32;
+                let time_limit = self.job.job_spec.leaving.as_millis();
+                let millis = u32::try_from(time_limit).unwrap_or(u32::MAX);
                 agent.handle.tell(DriverToAgent::Linger { millis });
             }
             agent.state = AgentState::Ready(plan);

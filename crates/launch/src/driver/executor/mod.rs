@@ -8,7 +8,6 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStringExt;
-use std::time::Duration;
 
 use ronde_control::event::JobEventKind;
 use ronde_control::host_setup::{self, HostPlan, HostSetup};
@@ -38,9 +37,6 @@ use crate::reach::{HostProblem, ReachMethod};
 use crate::signals::Signals;
 use crate::source::{HostSource, Search};
 use crate::window;
-
-/// How long an agent that is asked to stop waits for its workers to leave at their next commit.
-const LINGER: Duration = Duration::from_secs(30);
 
 /// The signal (SIGHUP) that ends a job whose caller is gone.
 const HANG_UP: i32 = 1;
@@ -384,7 +380,10 @@ impl<'a> Driver<'a> {
             AgentToDriver::Stopped { worker } => self.decide(JobInput::Stopped(worker), now),
             AgentToDriver::Continued { worker } => self.decide(JobInput::Continued(worker), now),
             AgentToDriver::Looked { found } => self.decide(JobInput::Looked(found), now),
-            AgentToDriver::Leaving => self.decide(JobInput::Leaving(id, LINGER), now),
+            AgentToDriver::Leaving => {
+                let time_limit = self.job.job_spec.leaving;
+                self.decide(JobInput::Leaving(id, time_limit), now);
+            }
             // The driver requests nothing else.
             _ => {}
         }

@@ -86,6 +86,7 @@ mod tests {
                 addresses: Vec::new(),
                 key: JobKey::from_entropy([1; 32]),
                 listen: Vec::new(),
+                ports: crate::PortRange::default(),
                 keeper,
             }),
         };

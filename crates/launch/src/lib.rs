@@ -29,6 +29,7 @@ pub mod hosts;
 pub mod interfaces;
 mod lifeline;
 pub mod logs;
+mod ports;
 pub mod private;
 pub mod rank0_rendezvous;
 pub mod ranks;
@@ -47,6 +48,7 @@ use std::io;
 
 pub use driver::{Job, OutputOptions, ScreenLogWriter, ScreenOptions};
 pub use hidden::dispatch;
+use ronde_control::WIDEN;
 pub use ronde_control::job::JobOutcome;
 use ronde_control::wire::JobKey;
 
@@ -58,6 +60,12 @@ pub enum LaunchError {
     Machine {
         /// What failed, as a verb phrase.
         what: &'static str,
+        /// The underlying I/O error.
+        source: io::Error,
+    },
+    /// No port of the range that the user has set can be listened on.
+    #[error("the launcher cannot listen for the ranks: {source}")]
+    Ports {
         /// The underlying I/O error.
         source: io::Error,
     },
@@ -97,6 +105,8 @@ impl LaunchError {
     pub fn hint(&self) -> &'static str {
         match self {
             LaunchError::Files { .. } => "use a directory that can be created and written to",
+            LaunchError::Ports { source } if source.kind() == io::ErrorKind::AddrInUse => WIDEN,
+            LaunchError::Ports { .. } => "use ports above 1023, which need no privilege",
             LaunchError::EventLog { .. } => {
                 "use a file that can be created, in an existing directory"
             }

@@ -196,6 +196,16 @@ settings! {
         "The key of standing agents itself, 64 hexadecimal digits, for containers that get it from a \
          secret. Ranks do not inherit it.",
     );
+    RONDE_PORT_RANGE = setting(
+        "",
+        "The ports to listen on, as in `29600-29700`; several ranges are separated by commas. By \
+         default the system chooses. A host with its own value uses that one.",
+    );
+    RONDE_ADVERTISE = setting(
+        "",
+        "Addresses at which others reach this host although no interface has them, separated by \
+         commas: for containers with published ports, and behind NAT. Each host has its own value.",
+    );
     HOROVOD_ELASTIC_TIMEOUT = seconds(
         "600",
         "How long an elastic job waits for enough slots, in seconds; `--elastic-timeout` takes \

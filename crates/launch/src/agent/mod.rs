@@ -40,7 +40,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use path_check::PathCheckServer;
-pub(crate) use path_check::free_ports;
 
 use crate::doctor::unix_micros;
 use crate::lifeline;
@@ -239,8 +238,9 @@ impl AgentProcess {
             DriverToAgent::StdinEnd => self.stdin = None,
             DriverToAgent::Printed { cost } => self.window.add_permits(cost as usize),
             DriverToAgent::End => {}
-            DriverToAgent::Listen { key, host, interfaces, ports } => {
-                let listening = self.path_check.listen((key, host), &interfaces, ports).await;
+            DriverToAgent::Listen { key, host, interfaces, ports, network } => {
+                let at = (ports, network);
+                let listening = self.path_check.listen((key, host), &interfaces, at);
                 self.send(listening).await;
             }
             DriverToAgent::Dial { targets, limit_millis } => {

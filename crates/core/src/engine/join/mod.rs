@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use ronde_control::settings::{RankInfo, RendezvousInfo, RendezvousOwner, Settings, Transport};
 use ronde_control::wire::{Callee, Greeting, Peer, RankToDriver};
-use ronde_control::{VERSION, placement};
+use ronde_control::{VERSION, WIDEN, placement};
 
 use self::joining_rank::{JoiningRank, WorldInfo};
 use self::layout::IslandLayout;
@@ -105,7 +105,7 @@ fn attempt(
 ) -> Result<ConnectedRank, JoinFailure> {
     let deadline = Instant::now() + settings.join_timeout;
     let bound_listener =
-        open_bound_listener(settings, rendezvous_info).map_err(JoinFailure::Final)?;
+        open_bound_listener(settings, place, rendezvous_info).map_err(JoinFailure::Final)?;
     let mut session =
         call(place, rendezvous_info, &bound_listener, deadline).map_err(JoinFailure::Final)?;
     let world = match wait_for_world(place, &mut session, deadline) {
@@ -126,6 +126,7 @@ fn attempt(
 
 fn open_bound_listener(
     settings: &Settings,
+    place: &RankInfo,
     rendezvous_info: &RendezvousInfo,
 ) -> Result<BoundListener, Error> {
     // Unless the settings say where, a rank listens no wider than the launcher: on this host only,
@@ -138,8 +139,11 @@ fn open_bound_listener(
         Transport::Auto => Some(random_name()?),
         Transport::Tcp => None,
     };
-    BoundListener::at(at, unix)
-        .map_err(|error| Error::Setup(format!("cannot open a listening socket: {error}")))
+    BoundListener::at(at, &rendezvous_info.ports, unix).map_err(|error| {
+        let is_full = error.kind() == io::ErrorKind::AddrInUse && !rendezvous_info.ports.is_any();
+        let hint = if is_full { format!("\n\nhint: {WIDEN}") } else { String::new() };
+        Error::Setup(format!("{} cannot listen for the others: {error}{hint}", place.rank))
+    })
 }
 
 /// Connects to the launcher and sends it this rank's identity and addresses.

@@ -270,7 +270,8 @@ mod tests {
 
     fn rank_listener(rank: u32) -> (RankListener, SocketAddr) {
         let here = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-        let bound_listener = BoundListener::at(&[here], None).unwrap();
+        let bound_listener =
+            BoundListener::at(&[here], &ronde_control::PortRange::default(), None).unwrap();
         let address = bound_listener.addresses()[0];
         (bound_listener.open(Rank(rank), "here", key()).unwrap(), address)
     }

@@ -19,6 +19,7 @@
 pub mod agent;
 mod authenticated;
 pub mod caller;
+mod cgroup;
 pub mod delegate;
 pub mod discovery;
 pub mod doctor;
@@ -29,7 +30,7 @@ pub mod hosts;
 pub mod interfaces;
 mod lifeline;
 pub mod logs;
-mod ports;
+pub mod ports;
 pub mod private;
 pub mod rank0_rendezvous;
 pub mod ranks;

@@ -53,7 +53,7 @@ pub(crate) fn listen_on_all(
 }
 
 /// Distinct ports that are free right now.
-pub(crate) fn free(count: u32, range: &PortRange) -> io::Result<Vec<u16>> {
+pub fn free(count: u32, range: &PortRange) -> io::Result<Vec<u16>> {
     let bound: Vec<TcpListener> = (0..count)
         .map(|_| listen_at(Ipv4Addr::UNSPECIFIED.into(), range))
         .collect::<io::Result<_>>()?;

@@ -11,6 +11,7 @@
 //! [`DoctorReport`]. Nothing here waits, reads a clock or owns a socket.
 
 mod agree;
+mod confinement;
 mod facts;
 mod gpus;
 mod machines;
@@ -23,6 +24,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+pub use confinement::{Confinement, ContainerSigns, container};
 pub use facts::{
     Address, Cpus, Facts, GpuInfo, GpuLibrary, Gpus, Limit, MemoryInfo, ProcessLimits, Python,
 };

@@ -56,22 +56,25 @@ pub(crate) struct RankListener {
 }
 
 impl BoundListener {
-    /// Listens on these addresses, and on an abstract unix socket if `name` is given.
+    /// Listens on these addresses, and on an abstract unix socket if `name` is given and the system
+    /// allows that. Otherwise no other rank shares memory with this one.
     pub(crate) fn at(
         ips: &[IpAddr],
         ports: &PortRange,
         name: Option<String>,
     ) -> io::Result<BoundListener> {
         let (tcp, addresses) = listen(ips, ports)?;
-        let unix = match &name {
-            Some(name) => {
-                let listener = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?)?;
-                listener.set_nonblocking(true)?;
-                rustix::net::listen(&listener, BACKLOG)?;
-                Some(listener)
+        let unix = name.and_then(|name| match bound_unix(&name) {
+            Ok(listener) => Some((name, listener)),
+            Err(error) => {
+                tracing::warn!(
+                    "this rank uses TCP instead of shared memory, because it cannot open a unix \
+                     socket: {error}; allow abstract unix sockets in the container's security profile"
+                );
+                None
             }
-            None => None,
-        };
+        });
+        let (name, unix) = unix.unzip();
         Ok(BoundListener { addresses, name, tcp, unix })
     }
 
@@ -122,6 +125,13 @@ impl Drop for RankListener {
             let _ = thread.join();
         }
     }
+}
+
+fn bound_unix(name: &str) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?)?;
+    listener.set_nonblocking(true)?;
+    rustix::net::listen(&listener, BACKLOG)?;
+    Ok(listener)
 }
 
 /// Listens on one port of all these addresses, or on any ports. If the host only advertises one of
@@ -415,5 +425,14 @@ mod tests {
         let announced = [SocketAddr::new(elsewhere, port), SocketAddr::new(HERE, port)];
         assert_eq!(open.addresses(), announced);
         TcpStream::connect(announced[1]).unwrap();
+    }
+
+    #[test]
+    fn without_unix_sockets_a_rank_listens_for_tcp_only() {
+        // Longer than the system allows: it refuses this name as a security profile refuses all.
+        let name = "x".repeat(200);
+        let bound = BoundListener::at(&[HERE], &PortRange::default(), Some(name)).unwrap();
+        assert_eq!(bound.unix(), None);
+        TcpStream::connect(bound.addresses()[0]).unwrap();
     }
 }

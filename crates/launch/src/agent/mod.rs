@@ -7,6 +7,7 @@
 //! wait before that.
 
 mod condition;
+mod confinement;
 mod examine;
 pub(crate) mod gpus;
 pub mod join;

@@ -220,6 +220,7 @@ mod tests {
     fn peers(addresses: [SocketAddr; 2]) -> Vec<Peer> {
         let peer = |address| Peer {
             host: "node-a".into(),
+            machine: String::new(),
             local_rank: 0,
             pid: 0,
             addresses: vec![address],

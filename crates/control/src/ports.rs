@@ -163,7 +163,7 @@ mod tests {
             let text = "all 4 ports of RONDE_PORT_RANGE (100-102,200) are taken";
             assert_eq!(error.unwrap_err().to_string(), text);
         }
-        assert_eq!(range("100-102").find(1, |port| Ok(port)).unwrap(), 101);
+        assert_eq!(range("100-102").find(1, Ok).unwrap(), 101);
     }
 
     #[test]

@@ -28,7 +28,7 @@ fn limits_from(groups: &str, read: impl Fn(&str) -> Option<String>) -> GroupLimi
     let each = |controller: &str, of: &dyn Fn(&str) -> Option<u64>| {
         folders(groups, controller).iter().filter_map(|folder| of(folder)).min()
     };
-    let number = |path: String| Some(read(&path)?.trim().parse::<u64>().ok()?);
+    let number = |path: String| read(&path)?.trim().parse::<u64>().ok();
     let limit = |path: String| number(path).filter(|number| *number < NO_LIMIT);
     let cpu = |folder: &str| {
         let text = read(&format!("{folder}/cpu.max"));

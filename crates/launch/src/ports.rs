@@ -88,7 +88,7 @@ pub(crate) fn here(choice: NetworkChoice) -> Result<HostNetwork, HostProblem> {
         NetworkChoice::Launcher(network) => return Ok(network),
         NetworkChoice::Own(range) => range,
     };
-    let network = settings::host_network(|name| own_variable(name));
+    let network = settings::host_network(own_variable);
     let network = network.map_err(|error| {
         let hint = format!(
             "correct {} and {} in the environment of this host",

@@ -53,7 +53,7 @@ impl PathCheckServer {
         let open = || {
             let network = ports::here(network)?;
             let problem = |error: io::Error| ports::problem(&error, &network.ports);
-            let opened = open(&network, interfaces::named(&others, names)).map_err(problem)?;
+            let opened = open(&network, &interfaces::named(&others, names)).map_err(problem)?;
             let free = ports::free(ports, &network.ports).map_err(problem)?;
             Ok((opened, free, network.ports))
         };
@@ -103,7 +103,7 @@ impl PathCheckServer {
 
 /// Listens on these addresses or, if the host also advertises others, everywhere. Returns the
 /// sockets, and the addresses at which others may dial them.
-fn open(network: &HostNetwork, own: Vec<Address>) -> io::Result<(Vec<TcpListener>, Vec<Listener>)> {
+fn open(network: &HostNetwork, own: &[Address]) -> io::Result<(Vec<TcpListener>, Vec<Listener>)> {
     let own_addresses: Vec<IpAddr> = own.iter().map(|each| each.address).collect();
     if network.advertised.is_empty() {
         let opened = ports::listen_on_all(&own_addresses, &network.ports)?;

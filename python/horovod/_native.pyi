@@ -40,6 +40,7 @@ __all__ = [
     "finish_on_gpu",
     "for_children",
     "forked",
+    "free_port",
     "gpu_software",
     "grouped_allgather",
     "grouped_allreduce",
@@ -156,6 +157,9 @@ def assign_ranks(
     hosts: list[tuple[str, int]], count: int
 ) -> list[tuple[str, int, int, int, int, int, int]]:
     """Host, rank, local rank, cross rank, size, local size and cross size of each rank."""
+
+def free_port() -> int:
+    """A port that is free now, of those that this process may listen on."""
 
 def interfaces() -> list[tuple[str, str]]:
     """The interfaces of this machine that are up, and their addresses."""

@@ -71,6 +71,8 @@ def why_not():
 class Host:
     """One host of a lab: its name, address and the process that holds its namespaces."""
 
+    namespaces = ("--net", "--uts", "--mount")
+
     def __init__(self, lab, name, number, port):
         self.lab, self.name, self.port = lab, name, port
         self.address = f"{lab.network}.{number}"
@@ -101,14 +103,21 @@ class Host:
             config += f"SetEnv HOME={self.home} PATH={self.bin}:{SYSTEM}\n"
         (self.folder / "sshd_config").write_text(config)
         with (self.folder / "sshd.log").open("w") as log:
-            self.sshd = subprocess.Popen(
-                [*UNSHARE, "sh", "-c", INIT, "init", self.folder, self.name, str(self.port)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+            self.sshd = self._start_init(log)
         self._plug_in()
         self._await_sshd()
+
+    def _start_init(self, log):
+        return subprocess.Popen(
+            [*UNSHARE, "sh", "-c", INIT, "init", self.folder, self.name, str(self.port)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+
+    def holder(self):
+        """The PID of a process that is in all namespaces of the host."""
+        return self.sshd.pid
 
     def new_key(self):
         """Generates a new host key."""
@@ -117,7 +126,7 @@ class Host:
         _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / "host_key")
 
     def _plug_in(self):
-        pid = str(self.sshd.pid)
+        pid = str(self.holder())
         _until(lambda: os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net"))
         cable = self.cable
         _run("ip", "link", "add", cable, "type", "veth", "peer", self.interface, "netns", pid)
@@ -129,7 +138,7 @@ class Host:
 
     def _await_sshd(self):
         listening = f":{self.port:04X} "
-        table = f"/proc/{self.sshd.pid}/net/tcp"
+        table = f"/proc/{self.holder()}/net/tcp"
         _until(lambda: listening in Path(table).read_text())
 
     def enter(self, *command):
@@ -138,8 +147,7 @@ class Host:
 
     def prefix(self, folder="/"):
         """The command prefix that runs a command on this host."""
-        place = ["--net", "--uts", "--mount", f"--wd={folder}"]
-        return ["nsenter", "-t", str(self.sshd.pid), *place]
+        return ["nsenter", "-t", str(self.holder()), *self.namespaces, f"--wd={folder}"]
 
     def unplug(self):
         """Pulls the cable."""
@@ -168,8 +176,8 @@ class Host:
 
     def signal(self, number):
         """Signals every process on the host except the one that holds its namespaces."""
-        for pid in inside(self.sshd.pid):
-            if pid != self.sshd.pid:
+        for pid in inside(self.holder()):
+            if pid != self.holder():
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
 
@@ -177,7 +185,7 @@ class Host:
         """Takes the host down and kills all its processes."""
         if self.sshd is None:
             return
-        for pid in inside(self.sshd.pid):
+        for pid in inside(self.holder()):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.sshd.kill()

@@ -379,6 +379,33 @@ def test_a_frozen_host_is_named_may_resume_and_is_lost_after_the_stall_limit(lab
     assert_nothing_left(mark)
 
 
+def test_a_frozen_host_is_named_within_seconds_and_neither_ssh_nor_the_launcher_ends_the_job(
+    own_lab, tmp_path
+):
+    with (own_lab.hosts[0].folder / "ssh_config").open("a") as config:
+        # Of itself, ssh would take the host for dead after three seconds.
+        config.write("  ServerAliveInterval 1\n  ServerAliveCountMax 3\n")
+    job, output, mark = launch(own_lab, tmp_path, ENDLESS)
+    host = own_lab.hosts[1]
+    host.signal(signal.SIGSTOP)
+    start = time.monotonic()
+    try:
+        while "[ronde] host `node-b` has not answered for" not in output.read_text():
+            assert job.poll() is None and time.monotonic() < start + 30, output.read_text()
+            time.sleep(0.05)
+        # 10 s are promised; a busy machine may take longer.
+        assert time.monotonic() < start + 20
+        assert "`--stall-check-shutdown-time-seconds` limits the wait" in output.read_text()
+    finally:
+        host.signal(signal.SIGCONT)
+    while "[ronde] host `node-b` answers again after" not in output.read_text():
+        assert job.poll() is None and time.monotonic() < start + 50, output.read_text()
+        time.sleep(0.05)
+    job.terminate()
+    job.wait(20)
+    assert_nothing_left(mark)
+
+
 def test_a_stopped_rank_on_another_host_is_named_with_how_to_resume_it(lab, tmp_path):
     body = ENDLESS.replace("numpy.ones(10)", "numpy.ones(4 << 20)")
     job, output, mark = launch(lab, tmp_path, body, "--stall-check-shutdown-time-seconds", "8")

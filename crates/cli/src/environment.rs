@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use ronde_control::VERSION;
 use ronde_control::doctor::{Facts, GpuInfo, Limit};
+use ronde_control::settings::HostNetwork;
 use ronde_launch::doctor::DoctorPlan;
 use ronde_launch::reach::ReachMethod;
 use serde_json::json;
@@ -45,6 +46,7 @@ pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
         hosts: vec![("localhost".into(), ReachMethod::Local, 1)],
         program: program.to_owned(),
         interfaces: Vec::new(),
+        network: HostNetwork::default(),
         limit: LIMIT,
     };
     let facts = match ronde_launch::doctor::doctor_run(&plan) {

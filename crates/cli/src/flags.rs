@@ -205,6 +205,12 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag(&["--network-interfaces", "--network-interface"], Names,
          "Network interfaces to use between hosts, as in `eth0,ib0`; each host uses the ones it \
           has; may be repeated").default("any that work").makes("nics", true),
+    flag(&["--port-range"], Text("LOW-HIGH"),
+         "Ports to listen on, as in `29600-29700`, for firewalls and published ports of containers; \
+          several ranges are separated by commas").sets(RONDE_PORT_RANGE).key("port_range")
+        .default("chosen by the system"),
+    flag(&["--workdir"], Text("DIRECTORY"), "Directory in which the command runs on every host")
+        .default("the current directory").key("workdir"),
     flag(&["--gpus-per-rank"], Count,
          "Give each process this many GPUs of its host, by setting CUDA_VISIBLE_DEVICES")
         .before(RONDE_GPUS_PER_RANK).default("all GPUs").key("gpus_per_rank"),

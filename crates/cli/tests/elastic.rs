@@ -90,7 +90,14 @@ impl TestWorker {
         let mut connection = FakeRank::connect(&self.rendezvous, self.worker, &greeting);
         let (pid, host) = (self.pid as u32, "test".into());
         let (addresses, unix) = (Vec::new(), None);
-        connection.send(&RankToDriver::Join(Peer { pid, host, local_rank: 0, addresses, unix }));
+        connection.send(&RankToDriver::Join(Peer {
+            pid,
+            host,
+            machine: String::new(),
+            local_rank: 0,
+            addresses,
+            unix,
+        }));
         self.connection = Some(connection);
     }
 

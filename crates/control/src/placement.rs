@@ -67,6 +67,7 @@ mod tests {
             .iter()
             .map(|(host, local_rank)| Peer {
                 host: (*host).to_owned(),
+                machine: String::new(),
                 local_rank: *local_rank,
                 pid: 1,
                 addresses: Vec::new(),
@@ -86,6 +87,7 @@ mod tests {
                 addresses: Vec::new(),
                 key: JobKey::from_entropy([1; 32]),
                 listen: Vec::new(),
+                ports: crate::PortRange::default(),
                 keeper,
             }),
         };

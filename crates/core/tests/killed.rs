@@ -119,6 +119,7 @@ fn a_rank() {
             addresses: vec![address.parse().unwrap()],
             key,
             listen: Vec::new(),
+            ports: ronde_control::PortRange::default(),
             keeper: RendezvousOwner::Launcher,
         }),
     };

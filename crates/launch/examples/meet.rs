@@ -85,6 +85,7 @@ async fn join(
     let join = RankToDriver::Join(Peer {
         pid: 1000 + rank.0,
         host: format!("node-{host:04}"),
+        machine: String::new(),
         local_rank: rank.0 % PER_HOST,
         addresses: vec![SocketAddr::from(([10, 0, (host >> 8) as u8, host as u8], 40_000))],
         unix: Some(format!("ronde-{:024x}", rank.0)),

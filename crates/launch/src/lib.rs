@@ -19,6 +19,7 @@
 pub mod agent;
 mod authenticated;
 pub mod caller;
+mod cgroup;
 pub mod copy;
 pub mod delegate;
 pub mod discovery;
@@ -30,6 +31,7 @@ pub mod hosts;
 pub mod interfaces;
 mod lifeline;
 pub mod logs;
+pub mod ports;
 pub mod private;
 pub mod provision;
 pub mod rank0_rendezvous;
@@ -49,6 +51,7 @@ use std::io;
 
 pub use driver::{Job, OutputOptions, ScreenLogWriter, ScreenOptions};
 pub use hidden::dispatch;
+use ronde_control::WIDEN;
 pub use ronde_control::job::JobOutcome;
 use ronde_control::wire::JobKey;
 
@@ -60,6 +63,12 @@ pub enum LaunchError {
     Machine {
         /// What failed, as a verb phrase.
         what: &'static str,
+        /// The underlying I/O error.
+        source: io::Error,
+    },
+    /// No port of the range that the user has set can be listened on.
+    #[error("the launcher cannot listen for the ranks: {source}")]
+    Ports {
         /// The underlying I/O error.
         source: io::Error,
     },
@@ -99,6 +108,8 @@ impl LaunchError {
     pub fn hint(&self) -> &'static str {
         match self {
             LaunchError::Files { .. } => "use a directory that can be created and written to",
+            LaunchError::Ports { source } if source.kind() == io::ErrorKind::AddrInUse => WIDEN,
+            LaunchError::Ports { .. } => "use ports above 1023, which need no privilege",
             LaunchError::EventLog { .. } => {
                 "use a file that can be created, in an existing directory"
             }

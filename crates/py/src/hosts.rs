@@ -3,8 +3,9 @@
 
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
+use ronde_control::settings;
 use ronde_launch::hosts::{self, Host};
-use ronde_launch::{delegate, discovery, hostfile};
+use ronde_launch::{delegate, discovery, hostfile, ports};
 
 /// A rank's place: host, rank, local rank, cross rank, size, local size, cross size.
 type RankPlace = (String, u32, u32, u32, u32, u32, u32);
@@ -49,6 +50,14 @@ pub(crate) fn interfaces() -> PyResult<Vec<(String, String)>> {
     let all =
         ronde_launch::interfaces::all().map_err(|error| PyOSError::new_err(error.to_string()))?;
     Ok(all.into_iter().map(|each| (each.interface, each.address.to_string())).collect())
+}
+
+/// A port that is free now, of those that this process may listen on.
+#[pyfunction]
+pub(crate) fn free_port() -> PyResult<u16> {
+    let network = settings::host_network(|name| std::env::var(name).ok());
+    let ports = ports::free(1, &network.map_err(|error| refused(&error))?.ports)?;
+    ports.first().copied().ok_or_else(|| PyOSError::new_err("no port is free"))
 }
 
 /// Whether an environment variable of the launcher is passed on to ranks.

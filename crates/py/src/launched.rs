@@ -11,7 +11,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use ronde_control::Rank;
 use ronde_control::launcher::{self, Invitation, LaunchedProcess, LauncherKind, Spread};
-use ronde_control::settings::{RankInfo, RendezvousInfo};
+use ronde_control::settings::{self, RankInfo, RendezvousInfo};
 use ronde_launch::hosts;
 use ronde_launch::private::PrivateDirs;
 use ronde_launch::rank0_rendezvous::{self, OpenRendezvous};
@@ -101,6 +101,7 @@ fn among(
         spread: Spread::Hosts,
         job: None,
         first_host: None,
+        network: settings::host_network(variable).map_err(|error| refused(&error))?,
     };
     let detected = detected.unwrap_or_else(|| unknown.clone());
     // For a subset of the processes, the launcher's local ranks do not apply.
@@ -180,7 +181,7 @@ fn over_mpi(
     let text = String::from_utf8_lossy(&bytes);
     let text = text.trim_end_matches('\0');
     let invitation = Invitation::from_text(text).ok_or_else(|| text.to_owned())?;
-    rank0_rendezvous::follow(started.rank, &invitation, limit).map_err(|error| error.to_string())
+    rank0_rendezvous::follow(started, &invitation, limit).map_err(|error| error.to_string())
 }
 
 fn variable(name: &str) -> Option<String> {

@@ -66,7 +66,8 @@ mod _native {
 
     #[pymodule_export]
     use super::hosts::{
-        assign_ranks, interfaces, is_exportable, parse_discovered, parse_hostfile, parse_hosts,
+        assign_ranks, free_port, interfaces, is_exportable, parse_discovered, parse_hostfile,
+        parse_hosts,
     };
 
     #[pymodule_export]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use ronde_control::settings;
 use ronde_control::wire::JobKey;
 use ronde_core::tunnel::{self, AnswerFn};
 
@@ -23,7 +24,10 @@ impl Tunnel {
     #[new]
     #[pyo3(signature = (key, listen=None, answer=None))]
     fn new(key: &[u8], listen: Option<&str>, answer: Option<Py<PyAny>>) -> PyResult<Tunnel> {
-        let listen = listen.map(ip).transpose()?;
+        let ports = settings::host_network(|name| std::env::var(name).ok())
+            .map_err(|error| PyValueError::new_err(error.to_string()))?
+            .ports;
+        let listen = listen.map(ip).transpose()?.map(|ip| (ip, ports));
         let answer = answer.map(|function| -> AnswerFn {
             Box::new(move |question| Python::attach(|py| call(py, &function, &question)))
         });

@@ -182,8 +182,13 @@ impl Drop for ElasticLauncher {
 /// A worker's place, as its environment would describe it.
 pub fn elastic_place(worker: u32, address: SocketAddr, key: JobKey) -> RankInfo {
     let keeper = RendezvousOwner::Elastic(Worker(worker));
-    let rendezvous_info =
-        RendezvousInfo { addresses: vec![address], key, listen: Vec::new(), keeper };
+    let rendezvous_info = RendezvousInfo {
+        addresses: vec![address],
+        key,
+        listen: Vec::new(),
+        ports: ronde_control::PortRange::default(),
+        keeper,
+    };
     RankInfo {
         rank: Rank(0),
         size: 1,

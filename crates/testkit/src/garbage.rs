@@ -317,7 +317,14 @@ fn to_driver() -> Vec<RankToDriver> {
     let addresses = vec!["127.0.0.1:1".parse().expect("a valid address")];
     let (host, unix) = ("h".to_owned(), Some("u".to_owned()));
     vec![
-        RankToDriver::Join(Peer { pid: 1, host, local_rank: 0, addresses, unix }),
+        RankToDriver::Join(Peer {
+            pid: 1,
+            host,
+            machine: String::new(),
+            local_rank: 0,
+            addresses,
+            unix,
+        }),
         RankToDriver::Located { leader: Rank(0) },
         RankToDriver::Leaving { error: Some(Raised::by_program("x")), blames: Some(Rank(1)) },
         RankToDriver::GivenUp { rank: Rank(1), cause: "x".into() },

@@ -96,6 +96,7 @@ impl World {
             addresses,
             key,
             listen: Vec::new(),
+            ports: ronde_control::PortRange::default(),
             keeper: RendezvousOwner::Launcher,
         };
         RankInfo {

@@ -36,6 +36,12 @@ def host() -> str | None:
     return os.environ.get("HOROVOD_HOSTNAME") or None
 
 
+def advertised() -> list[str]:
+    """Further addresses at which others reach this host, although no interface has them."""
+    parts = os.environ.get("RONDE_ADVERTISE", "").split(",")
+    return [part.strip() for part in parts if part.strip()]
+
+
 def slot() -> int:
     """Its slot on its host."""
     return int(os.environ.get("HOROVOD_LOCAL_RANK", "0"))

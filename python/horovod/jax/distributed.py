@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from horovod import _native
 from horovod.common import environment
 from horovod.common.basics import _basics
 from horovod.common.objects import broadcast_object
@@ -53,7 +54,4 @@ def _own_address() -> str:
     host = "127.0.0.1"
     if _basics.local_size() != _basics.size():
         host = environment.host() or socket.gethostname()
-    with socket.socket() as door:
-        door.bind(("", 0))
-        port: int = door.getsockname()[1]
-    return f"{host}:{port}"
+    return f"{host}:{_native.free_port()}"

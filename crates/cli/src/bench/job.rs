@@ -12,7 +12,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use ronde_control::job::JobSpec;
-use ronde_control::settings::{RONDE_TRANSPORT, RONDE_TUNING};
+use ronde_control::settings::{Launch, RONDE_TRANSPORT, RONDE_TUNING};
 use ronde_launch::source::HostSource;
 use ronde_launch::{Job, OutputOptions};
 use serde_json::json;
@@ -148,7 +148,8 @@ fn job(
         .iter()
         .filter(|(name, _)| [RONDE_TRANSPORT, RONDE_TUNING].iter().any(|it| name == it.name));
     let set = set.cloned().collect();
-    let join_timeout = settings::check(&set, Rank0Files::Elsewhere).map_err(refuse)?.join_timeout;
+    let Launch { join_timeout, network, .. } =
+        settings::check(&set, Rank0Files::Elsewhere).map_err(refuse)?;
     let python = script::python(bench_job.program).into_os_string();
     let command = [python, "-m".into(), "horovod._bench".into(), plan.to_string().into()];
     Ok(Job {
@@ -156,6 +157,7 @@ fn job(
         job_spec: JobSpec::fixed(bench_job.placements.slots.len() as u32, join_timeout, None),
         hosts: HostSource::Listed(bench_job.placements.hosts.clone()),
         interfaces: Vec::new(),
+        network,
         env,
         cwd: std::env::current_dir().map_err(|error| no_folder(&error))?,
         program: bench_job.program.to_owned(),

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use ronde_control::PortRange;
+use ronde_control::settings::{self, HostNetwork};
 use ronde_launch::doctor::DoctorPlan;
 use ronde_launch::hosts::{self, Host};
 
@@ -32,6 +34,8 @@ pub(crate) struct Arguments {
     reach: Reach,
 
     network_interfaces: Vec<String>,
+
+    port_range: Option<PortRange>,
 
     /// How long to wait for each host to respond, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = seconds)]
@@ -65,7 +69,15 @@ impl Arguments {
                 .collect(),
             program: program.to_owned(),
             interfaces: self.network_interfaces.clone(),
+            network: self.network()?,
             limit,
         })
+    }
+
+    /// How this machine can be reached, and the ports that hosts may use.
+    fn network(&self) -> Result<HostNetwork, UserError> {
+        let network = settings::host_network(|name| std::env::var(name).ok())?;
+        let ports = self.port_range.clone().unwrap_or(network.ports);
+        Ok(HostNetwork { ports, ..network })
     }
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 pub(crate) use arguments::Arguments;
 use ronde_control::VERSION;
 use ronde_control::doctor::DoctorReport;
+use ronde_control::settings;
 use ronde_launch::doctor::DoctorPlan;
 use ronde_launch::hosts::{self, Host};
 use ronde_launch::reach::{AgentAccess, ReachOptions, ReachWay};
@@ -57,6 +58,7 @@ pub(crate) fn over_agents(
         hosts: reached.into_iter().map(|(host, how)| (host.name, how, host.slots)).collect(),
         program: program.to_owned(),
         interfaces: Vec::new(),
+        network: settings::host_network(|name| std::env::var(name).ok())?,
         limit,
     };
     let report = ronde_launch::doctor::doctor_run(&plan).map_err(|error| about_launch(&error))?;

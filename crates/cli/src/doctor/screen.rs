@@ -6,7 +6,8 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use ronde_control::doctor::{
-    ClockOffset, DoctorReport, Facts, Finding, Gpus, HostReport, Limit, Severity, Speed,
+    ClockOffset, Confinement, DoctorReport, Facts, Finding, Gpus, HostReport, Limit, Severity,
+    Speed,
 };
 use ronde_control::{CudaVersion, NcclVersion, VERSION, counted};
 
@@ -26,6 +27,10 @@ pub(super) fn text(report: &DoctorReport, taken: Duration, width: Option<u16>) -
     text += &plain_or_transposed(&software(&report.hosts), width);
     text += "\n";
     text += &plain_or_transposed(&machines(&report.hosts), width);
+    if confined(&report.hosts).next().is_some() {
+        text += "\n";
+        text += &plain_or_transposed(&containers(&report.hosts), width);
+    }
     if has_gpus(&report.hosts) {
         text += "\n";
         text += &plain_or_transposed(&gpus(&report.hosts), width);
@@ -103,6 +108,41 @@ fn machines(hosts: &[HostReport]) -> Vec<Vec<String>> {
         ]
     };
     with_header(&header, hosts.iter().map(row))
+}
+
+/// The hosts whose agent is confined in some way.
+fn confined(hosts: &[HostReport]) -> impl Iterator<Item = (&HostReport, &Confinement)> {
+    let all = hosts.iter().filter_map(|host| Some((host, &host.facts.as_ref()?.confinement)));
+    all.filter(|(_, confinement)| confinement.is_noteworthy())
+}
+
+/// What the containers of the hosts leave them.
+fn containers(hosts: &[HostReport]) -> Vec<Vec<String>> {
+    let header = [
+        "host",
+        "inside",
+        "user",
+        "CPU quota",
+        "memory limit",
+        "process limit",
+        "capabilities",
+        "seccomp",
+        "root file system",
+    ];
+    let row = |(host, inside): (&HostReport, &Confinement)| {
+        vec![
+            host.name.clone(),
+            inside.container.clone().unwrap_or_else(|| "no container".into()),
+            if inside.user == 0 { "root".into() } else { inside.user.to_string() },
+            inside.cpu_quota().unwrap_or_else(|| "none".into()),
+            inside.memory_limit_bytes.map_or_else(|| "none".into(), gibibytes),
+            inside.process_limit.map_or_else(|| "none".into(), |limit| limit.to_string()),
+            inside.capability_names(),
+            if inside.seccomp { "filtered" } else { "off" }.into(),
+            if inside.read_only_root { "read-only" } else { "writable" }.into(),
+        ]
+    };
+    with_header(&header, confined(hosts).map(row))
 }
 
 fn has_gpus(hosts: &[HostReport]) -> bool {

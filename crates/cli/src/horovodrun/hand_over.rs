@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use ronde_control::settings::NCCL_IB_DISABLE;
+use ronde_control::settings::{HostNetwork, NCCL_IB_DISABLE};
 use ronde_launch::delegate::{DelegatedJob, LauncherCommand};
 use ronde_launch::driver::Span;
 use ronde_launch::driver::delegated::{self, Delegated};
@@ -19,7 +19,7 @@ use crate::settings;
 /// Replaces this process with another launcher, which runs the job; returns only if that fails.
 pub(super) fn hand_over(arguments: &Arguments, other: OtherLauncher, set: EnvVars) -> UserError {
     let line = checked_slots(arguments, other, &set)
-        .and_then(|(hosts, slots)| line(arguments, other, (hosts, &slots), base_job(set)));
+        .and_then(|(_, hosts, slots)| line(arguments, other, (hosts, &slots), base_job(set)));
     line.map_or_else(|error| error, |line| mpi::become_it(&line))
 }
 
@@ -43,6 +43,7 @@ fn line(
         interfaces: arguments.network_interfaces.clone(),
         ssh: arguments.reach.ssh.options(Duration::ZERO),
         output_filename: arguments.output_filename.clone(),
+        workdir: arguments.workdir.clone(),
         timestamps: arguments.prefix_output_with_timestamp,
         ..base
     };
@@ -60,7 +61,7 @@ pub(super) fn delegated(
     other: OtherLauncher,
     set: EnvVars,
 ) -> Result<Delegated, UserError> {
-    let (hosts, slots) = checked_slots(arguments, other, &set)?;
+    let (network, hosts, slots) = checked_slots(arguments, other, &set)?;
     let methods = hosts::methods(&hosts, &slots, &hosts::hostname(), &ReachOptions::default());
     let base = DelegatedJob { passed_on: delegated::PASSED_ON.to_vec(), ..base_job(set) };
     Ok(Delegated {
@@ -68,6 +69,7 @@ pub(super) fn delegated(
         ranks: slots.len(),
         span: Span::of(methods.iter().map(|(_, method)| method)),
         interfaces: arguments.network_interfaces.clone(),
+        network,
         program: program.to_owned(),
         function: read_function()?,
     })
@@ -78,12 +80,12 @@ fn checked_slots(
     arguments: &Arguments,
     other: OtherLauncher,
     set: &EnvVars,
-) -> Result<(Vec<Host>, Vec<Slot>), UserError> {
+) -> Result<(HostNetwork, Vec<Host>, Vec<Slot>), UserError> {
     let settings = settings::check(set, first_files(arguments));
-    let (settings, rank_slots) = both(settings, rank_slots(arguments))?;
+    let (settings, (hosts, slots)) = both(settings, rank_slots(arguments))?;
     match arguments.gpus_per_rank.or(settings.gpus_per_rank) {
         Some(_) => Err(mpi::no_gpus_per_rank(other)),
-        None => Ok(rank_slots),
+        None => Ok((settings.network, hosts, slots)),
     }
 }
 

@@ -69,6 +69,7 @@ pub(crate) struct Arguments {
     mpi: MpiOptions,
     start_timeout: Option<u64>,
     gpus_per_rank: Option<u32>,
+    workdir: Option<PathBuf>,
     output_filename: Option<PathBuf>,
     event_log: Option<PathBuf>,
     prefix_output_with_timestamp: bool,
@@ -283,7 +284,7 @@ fn job(program: &Path, mut arguments: Arguments, set: EnvVars) -> Result<Job, Us
         arguments.standing = standing::find(&arguments, start_timeout)?;
     }
     let job_spec = job_spec(&arguments, start_timeout, join_timeout);
-    let (_, (job_spec, hosts)) = both(settings, job_spec)?;
+    let (Launch { network, .. }, (job_spec, hosts)) = both(settings, job_spec)?;
     arguments.mpi.warn();
     let cwd = std::env::current_dir().map_err(|error| {
         UserError::new(
@@ -301,6 +302,7 @@ fn job(program: &Path, mut arguments: Arguments, set: EnvVars) -> Result<Job, Us
         start_timeout,
         gpus_per_rank: arguments.gpus_per_rank,
         interfaces: arguments.network_interfaces.clone(),
+        network,
         listen: listen(&arguments.network_interfaces)?,
         env: environment(set),
         output: OutputOptions {
@@ -310,7 +312,7 @@ fn job(program: &Path, mut arguments: Arguments, set: EnvVars) -> Result<Job, Us
             screen: arguments.screen.options(times),
         },
         command: arguments.command,
-        cwd,
+        cwd: arguments.workdir.map_or(cwd.clone(), |workdir| cwd.join(workdir)),
         program: program.to_owned(),
         function: None,
         deliveries: None,

@@ -68,6 +68,7 @@ impl FakeRank {
         fake.send(&RankToDriver::Join(Peer {
             pid: std::process::id(),
             host: "test".into(),
+            machine: String::new(),
             local_rank: rank,
             addresses: Vec::new(),
             unix: None,

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::confinement::Confinement;
 use crate::{CudaVersion, NcclVersion};
 
 /// A host, as its own agent sees it.
@@ -22,6 +23,8 @@ pub struct Facts {
     pub shm_bytes: Option<u64>,
     /// Resource limits of processes there.
     pub limits: ProcessLimits,
+    /// What the container of its agent, if it is in one, leaves it.
+    pub confinement: Confinement,
     /// Addresses at which other hosts might reach it.
     pub addresses: Vec<Address>,
     /// GPUs of the host.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::facts::Facts;
-use super::gpus;
 use super::{Finding, HostReport, Severity};
+use super::{confinement, gpus};
 use crate::host_setup::HostProblem;
 use crate::{PACKAGE_VERSION, counted, install};
 
@@ -37,6 +37,7 @@ pub(super) fn findings(hosts: &[HostReport]) -> Vec<Finding> {
         if let Some(facts) = &host.facts {
             limits(host, facts, ranks, &mut found);
             memory_and_cpus(host, facts, &mut found);
+            found.extend(confinement::findings(host, &facts.confinement));
             found.extend(gpus::findings(host, &facts.gpus));
             python(host, facts, &mut found);
         }

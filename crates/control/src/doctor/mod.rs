@@ -11,6 +11,7 @@
 //! [`DoctorReport`]. Nothing here waits, reads a clock or owns a socket.
 
 mod agree;
+mod confinement;
 mod facts;
 mod gpus;
 mod machines;
@@ -23,6 +24,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+pub use confinement::{Confinement, ContainerSigns, container};
 pub use facts::{
     Address, Cpus, Facts, GpuInfo, GpuLibrary, Gpus, Limit, MemoryInfo, ProcessLimits, Python,
 };
@@ -34,7 +36,8 @@ pub use crate::host_setup::HostProblem;
 
 use crate::host_setup::paths::{self, Paths};
 use crate::host_setup::{SetupHost, dials, messages};
-use crate::wire::agent::{AgentToDriver, DialTarget, DriverToAgent, Listener, Rate};
+use crate::settings::{HostNetwork, RONDE_ADVERTISE};
+use crate::wire::agent::{AgentToDriver, DialTarget, DriverToAgent, Listener, NetworkChoice, Rate};
 use crate::wire::{Callee, JobKey};
 use crate::{Time, VERSION};
 
@@ -80,6 +83,7 @@ pub struct DoctorRun {
     launcher: Vec<SocketAddr>,
     key: JobKey,
     interfaces: Vec<String>,
+    network: HostNetwork,
     limit: Duration,
     hosts: Vec<ProbedHost>,
     paths: Paths,
@@ -123,12 +127,18 @@ impl DoctorRun {
             launcher,
             key,
             interfaces,
+            network: HostNetwork::default(),
             limit,
             paths: Paths::new(hosts.len()),
             hosts,
             trials: BTreeMap::new(),
             now: Time::ZERO,
         }
+    }
+
+    /// This machine can be reached like this; hosts without a port range of their own use its range.
+    pub fn within(self, network: HostNetwork) -> DoctorRun {
+        DoctorRun { network, ..self }
     }
 
     /// Handles an event on a host at `now`.
@@ -157,8 +167,15 @@ impl DoctorRun {
                     ..QUESTIONS => commands.push((index, DriverToAgent::AskTime)),
                     _ => {
                         let (key, interfaces) = (self.key.clone(), self.interfaces.clone());
+                        let is_here = host.setup_host.here;
                         let host = index as u32;
-                        let listen = DriverToAgent::Listen { key, host, interfaces, ports: 0 };
+                        let network = match is_here {
+                            true => NetworkChoice::Launcher(self.network.clone()),
+                            false => NetworkChoice::Own(self.network.ports.clone()),
+                        };
+                        let ports = 0;
+                        let listen =
+                            DriverToAgent::Listen { key, host, interfaces, ports, network };
                         commands.push((index, DriverToAgent::Examine));
                         commands.extend((0..listens).map(|_| (index, listen.clone())));
                     }
@@ -180,6 +197,10 @@ impl DoctorRun {
                 if let Some(trial) = self.trials.get_mut(&(index, to as usize)) {
                     trial.outcome = Some(outcome);
                 }
+            }
+            DoctorInput::Said(AgentToDriver::CannotListen { reason, hint }) => {
+                host.report.trouble.get_or_insert(HostProblem { reason, hint });
+                commands.extend(self.listening(index, Vec::new(), &[]));
             }
             // All other messages are about ranks, and there are none.
             DoctorInput::Said(_) => {}
@@ -256,7 +277,8 @@ impl DoctorRun {
         }
         let addresses = &mut host.report.addresses;
         for Listener { interface, address } in &host.listeners {
-            let address = Address { interface: interface.clone(), address: address.ip() };
+            let interface = interface.clone().unwrap_or_else(|| RONDE_ADVERTISE.name.into());
+            let address = Address { interface, address: address.ip() };
             if !addresses.contains(&address) {
                 addresses.push(address);
             }

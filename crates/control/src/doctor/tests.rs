@@ -1,6 +1,7 @@
 //! Runs without hosts: the tests make up every answer, and the time.
 
 use super::*;
+use crate::PortRange;
 use crate::install;
 use crate::wire::agent::Dial;
 
@@ -48,7 +49,7 @@ fn listeners(host: usize, port: u32, more: &[&str]) -> Vec<Listener> {
     let own = format!("10.0.0.{}", host + 1);
     let all = std::iter::once(own.as_str()).chain(more.iter().copied());
     all.map(|address| Listener {
-        interface: "eth0".into(),
+        interface: Some("eth0".into()),
         address: format!("{address}:{}", 4000 + port).parse().unwrap(),
     })
     .collect()
@@ -72,6 +73,7 @@ fn greet(doctor_run: &mut DoctorRun, host: usize, facts: Facts, more: &[&str]) -
             listeners: listeners(host, port, more),
             known: vec![],
             ports: vec![],
+            range: PortRange::default(),
         };
         commands.extend(doctor_run.on(host, DoctorInput::Said(listening), now));
     }

@@ -96,8 +96,24 @@ fn of_answers() -> Vec<JobEventKind> {
         silent(Some(process(ProcessState::Blocked))),
         silent(None),
         JobEventKind::WorkerResumed { member: member(), seconds: SOME },
-        JobEventKind::HostSilent { host: host(), answering: vec![member()], seconds: SOME },
-        JobEventKind::HostSilent { host: host(), answering: vec![], seconds: SOME },
+        JobEventKind::HostSilent {
+            host: host(),
+            answering: vec![member()],
+            seconds: SOME,
+            limit_seconds: None,
+        },
+        JobEventKind::HostSilent {
+            host: host(),
+            answering: vec![],
+            seconds: SOME,
+            limit_seconds: None,
+        },
+        JobEventKind::HostSilent {
+            host: host(),
+            answering: vec![],
+            seconds: SOME,
+            limit_seconds: Some(SOME),
+        },
         JobEventKind::HostAnswers { host: host(), seconds: SOME },
     ]
 }

@@ -74,8 +74,8 @@ impl JobEventKind {
                 format!("host `{host}` {what} {length}")
             }
             JobEventKind::HostUsable { host } => format!("host `{host}` may be used again"),
-            JobEventKind::HostSilent { host, answering, seconds } => {
-                host_silent(host, answering, seconds.0.as_secs())
+            JobEventKind::HostSilent { host, answering, seconds, limit_seconds } => {
+                host_silent(host, answering, seconds.0.as_secs(), *limit_seconds)
             }
             JobEventKind::HostAnswers { host, seconds } => {
                 format!("host `{host}` answers again after {} s", seconds.0.as_secs())
@@ -228,11 +228,22 @@ fn silent(member: &WorkerInfo, condition: Option<&Condition>, seconds: u64) -> S
     format!("{member} has not answered for {seconds} s{what}")
 }
 
-fn host_silent(host: &str, answering: &[WorkerInfo], seconds: u64) -> String {
+fn host_silent(
+    host: &str,
+    answering: &[WorkerInfo],
+    seconds: u64,
+    limit: Option<Seconds>,
+) -> String {
+    let then = match limit {
+        Some(Seconds(limit)) => format!("it counts as lost after {} s", limit.as_secs()),
+        None => "the job continues when it does; `--stall-check-shutdown-time-seconds` limits the \
+                 wait"
+            .to_owned(),
+    };
     match answering {
         [] => format!(
             "host `{host}` has not answered for {seconds} s: it, or the container that the ranks run \
-             in, may be paused, frozen or out of memory; the job continues when it does"
+             in, may be paused, frozen or out of memory; {then}"
         ),
         [member, ..] => format!(
             "the agent on host `{host}` has not answered for {seconds} s, though {} there does: check \

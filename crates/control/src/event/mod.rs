@@ -212,6 +212,8 @@ pub enum JobEventKind {
         answering: Vec<WorkerInfo>,
         /// How long, in seconds.
         seconds: Seconds,
+        /// After how many seconds of silence the host counts as lost, if ever.
+        limit_seconds: Option<Seconds>,
     },
     /// The agent of a host that was silent answers again.
     HostAnswers {

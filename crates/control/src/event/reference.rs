@@ -199,7 +199,7 @@ mod tests {
             .filter(|what| what.is_shown_in(JobKind::Fixed))
             .filter_map(|what| Some(what.line()?.split(": ").next()?.to_owned()))
             .collect();
-        assert_eq!(shown.len(), 11, "{shown:?}");
+        assert_eq!(shown.len(), 12, "{shown:?}");
         assert!(examples().iter().all(|what| what.is_shown_in(JobKind::Elastic)));
     }
 }

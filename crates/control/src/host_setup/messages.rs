@@ -78,14 +78,14 @@ fn callee_name(hosts: &[SetupEntry], to: Option<usize>) -> String {
 pub(crate) fn to_open<'a>(mut calls: impl Iterator<Item = &'a PathCheck>) -> &'static str {
     match calls.any(|call| !matches!(call.outcome, Some(Dial::Refused))) {
         true => {
-            "a timeout usually means a firewall: allow TCP between these hosts, on \
-             the ports of `sysctl net.ipv4.ip_local_port_range`, or use `--network-interfaces` \
-             to name an interface that is not filtered"
+            "a timeout usually means a firewall: allow TCP between these hosts (`--port-range` \
+             limits the ports), use `--network-interfaces` to name an interface that is not \
+             filtered, or set RONDE_ADVERTISE in containers with published ports"
         }
         false => {
-            "something between these hosts refuses TCP: allow it on the ports of `sysctl \
-             net.ipv4.ip_local_port_range`, or name another interface with \
-             `--network-interfaces`"
+            "something between these hosts refuses TCP: allow it (`--port-range` limits the \
+             ports), name another interface with `--network-interfaces`, or set RONDE_ADVERTISE \
+             in containers with published ports"
         }
     }
 }

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::PortRange;
 use crate::Time;
 use crate::job::AgentId;
 use crate::wire::Callee;
@@ -71,6 +72,8 @@ pub enum HostSetupInput {
         known: Vec<String>,
         /// Free ports there.
         ports: Vec<u16>,
+        /// The ports that ranks there may listen on.
+        range: PortRange,
     },
     /// Its agent has dialed a process.
     Dialed {
@@ -110,6 +113,8 @@ pub struct HostPlan {
     pub first: Option<IpAddr>,
     /// Free ports on their host.
     pub ports: Vec<u16>,
+    /// The ports that they may listen on.
+    pub range: PortRange,
 }
 
 /// The set-up of the hosts of a job.
@@ -132,6 +137,7 @@ struct SetupEntry {
     state: SetupState,
     listeners: Vec<Listener>,
     ports: Vec<u16>,
+    range: PortRange,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,8 +168,8 @@ impl HostSetup {
         (limit, now): (Duration, Time),
     ) -> HostSetup {
         let host = |(agent, setup_host)| {
-            let (listeners, ports) = (Vec::new(), Vec::new());
-            SetupEntry { agent, setup_host, state: SetupState::Awaited, listeners, ports }
+            let (listeners, ports, range) = (Vec::new(), Vec::new(), PortRange::default());
+            SetupEntry { agent, setup_host, state: SetupState::Awaited, listeners, ports, range }
         };
         let hosts: Vec<SetupEntry> = setup_hosts.into_iter().map(host).collect();
         HostSetup {
@@ -207,12 +213,13 @@ impl HostSetup {
                     actions.push(HostSetupAction::Listen(agent));
                 }
             }
-            HostSetupInput::Listening { listeners, known, ports } => {
-                self.hosts[host].state = match listeners.is_empty() {
+            HostSetupInput::Listening { listeners, known, ports, range } => {
+                let host = &mut self.hosts[host];
+                host.state = match listeners.is_empty() {
                     false => SetupState::Listening,
                     true => SetupState::Gone(messages::no_address(&known)),
                 };
-                (self.hosts[host].listeners, self.hosts[host].ports) = (listeners, ports);
+                (host.listeners, host.ports, host.range) = (listeners, ports, range);
             }
             HostSetupInput::Dialed { callee, address, outcome } => {
                 self.paths.record(host, callee, address, &outcome);
@@ -315,22 +322,45 @@ impl HostSetup {
     }
 
     fn plans(&self) -> Vec<HostPlan> {
-        let listeners = |host: usize| -> Vec<IpAddr> {
-            let all = self.hosts[host].listeners.iter().map(|each| each.address);
-            let reached = self.paths.best_of(host);
-            let chosen = if reached.is_empty() { all.collect() } else { reached };
-            chosen.iter().map(SocketAddr::ip).collect()
-        };
         let plan = |host: usize| HostPlan {
             rendezvous: self.paths.reached(host, Callee::Launcher),
-            listen: listeners(host),
+            listen: self.listen(host),
             first: match self.paths.reached(host, Callee::Host(0)).first() {
                 Some(address) => Some(address.ip()),
-                None => listeners(0).first().copied(),
+                // The first host itself: an advertised address may not work from inside.
+                None => self.on_interfaces(0).or_else(|| self.listen(0).first().copied()),
             },
             ports: self.hosts[host].ports.clone(),
+            range: self.hosts[host].range.clone(),
         };
         (0..self.hosts.len()).map(plan).collect()
+    }
+
+    /// Where others reach the ranks of a host, best first. If that is an advertised address, all of
+    /// the host's own follow, because its ranks may not reach each other at the advertised one.
+    fn listen(&self, host: usize) -> Vec<IpAddr> {
+        let listeners = &self.hosts[host].listeners;
+        let reached = self.paths.best_of(host);
+        let is_used = |listener: &Listener| {
+            listener.interface.is_none() && reached.contains(&listener.address)
+        };
+        let all = listeners.iter().filter(|_| reached.is_empty() || listeners.iter().any(is_used));
+        let mut chosen: Vec<IpAddr> = Vec::new();
+        for address in reached.iter().chain(all.map(|listener| &listener.address)) {
+            if !chosen.contains(&address.ip()) {
+                chosen.push(address.ip());
+            }
+        }
+        chosen
+    }
+
+    /// The first of the addresses at which others reach a host that one of its interfaces has.
+    fn on_interfaces(&self, host: usize) -> Option<IpAddr> {
+        let listeners = &self.hosts[host].listeners;
+        let has = |ip: &IpAddr| {
+            listeners.iter().any(|each| each.interface.is_some() && each.address.ip() == *ip)
+        };
+        self.listen(host).into_iter().find(has)
     }
 
     fn agents(&self) -> impl Iterator<Item = AgentId> {

@@ -25,9 +25,11 @@ fn hello() -> HostSetupInput {
 }
 
 fn listening(addresses: &[&str]) -> HostSetupInput {
-    let listener = |address: &&str| Listener { interface: "eth0".into(), address: at(address) };
+    let listener =
+        |address: &&str| Listener { interface: Some("eth0".into()), address: at(address) };
     let listeners = addresses.iter().map(listener).collect();
-    HostSetupInput::Listening { listeners, known: vec!["eth0".into()], ports: vec![4000] }
+    let (known, ports, range) = (vec!["eth0".into()], vec![4000], PortRange::default());
+    HostSetupInput::Listening { listeners, known, ports, range }
 }
 
 fn dialed(callee: Callee, address: &str, outcome: Dial) -> HostSetupInput {
@@ -284,4 +286,37 @@ fn a_host_that_cannot_reach_the_launcher_fails_with_what_it_observed() {
     };
     assert!(reason.starts_with("it cannot reach the launcher: 10.0.0.1:9 "), "{reason}");
     assert!(hint.contains("firewall"), "{hint}");
+}
+
+/// Two containers behind published ports: `b` reaches `a` only where `a` says.
+#[test]
+fn an_advertised_address_is_used_where_it_is_the_one_that_works() {
+    let mut host_setup = host_setup(&[("a", false), ("b", false)]);
+    let advertising = |outside: &str, inside: &str| {
+        let inner = Listener { interface: Some("eth0".into()), address: at(inside) };
+        let listeners = vec![Listener { interface: None, address: at(outside) }, inner];
+        let (known, range) = (vec![], "41-49".parse().unwrap());
+        HostSetupInput::Listening { listeners, known, ports: vec![45], range }
+    };
+    for host in 0..2 {
+        host_setup.on(AgentId(host), hello(), ms(10));
+    }
+    host_setup.on(AgentId(0), advertising("192.0.2.1:41", "172.17.0.2:41"), ms(20));
+    host_setup.on(AgentId(1), advertising("192.0.2.2:42", "172.17.0.2:42"), ms(20));
+    for host in 0..2 {
+        host_setup.on(AgentId(host), dialed(Callee::Launcher, "10.0.0.1:9", reached(90)), ms(30));
+    }
+    let inner = dialed(Callee::Host(0), "172.17.0.2:41", Dial::WrongProcess);
+    host_setup.on(AgentId(1), inner, ms(30));
+    let outer = dialed(Callee::Host(0), "192.0.2.1:41", reached(100));
+    host_setup.on(AgentId(1), outer, ms(30));
+    let started = host_setup.tick(ms(30) + SETTLING);
+    let [HostSetupAction::Start(plans)] = started.as_slice() else { panic!("{started:?}") };
+    let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
+    let (first, second) = (&plans[0].1, &plans[1].1);
+    // Ranks of the same host may not reach each other at the address outside.
+    assert_eq!(first.listen, [ip("192.0.2.1"), ip("172.17.0.2")]);
+    assert_eq!(second.listen, [ip("192.0.2.2"), ip("172.17.0.2")]);
+    assert_eq!((first.first, second.first), (Some(ip("172.17.0.2")), Some(ip("192.0.2.1"))));
+    assert_eq!(second.range.to_string(), "41-49");
 }

@@ -175,7 +175,8 @@ impl JobMachine {
         let Some(member) = self.members.get_mut(&worker) else { return };
         if self.reports == DeathReports::Nobody {
             // The rank itself reports where it is.
-            (member.host, member.slot) = (self.hosts.place(&peer.host), peer.local_rank);
+            let host = self.hosts.place_reported(&peer.host, &peer.machine);
+            (member.host, member.slot) = (host, peer.local_rank);
         }
         let host = self.hosts.all[member.host].name.clone();
         member.phase = WorkerPhase::Waiting(Peer { host, local_rank: member.slot, ..peer });

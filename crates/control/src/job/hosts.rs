@@ -25,6 +25,8 @@ pub(super) struct KnownHost {
     /// Whether its agent was told to stop: the host counts as gone until it is listed or offered
     /// again.
     pub(super) is_leaving: bool,
+    /// What its ranks call it, and the machine that they are on, if they report that themselves.
+    reported: Option<(String, String)>,
 }
 
 impl KnownHost {
@@ -112,8 +114,24 @@ impl Hosts {
             failures: 0,
             unreached: 0,
             is_leaving: false,
+            reported: None,
         });
         self.all.len() - 1
+    }
+
+    /// The index of the host of a rank that reports this name and machine. Containers and cloned
+    /// machines may have the same name: the second one is called `NAME-2`.
+    pub(super) fn place_reported(&mut self, name: &str, machine: &str) -> usize {
+        let reported = Some((name.to_owned(), machine.to_owned()));
+        if let Some(index) = self.all.iter().position(|host| host.reported == reported) {
+            return index;
+        }
+        let numbered = (2..).map(|number| format!("{name}-{number}"));
+        let is_new = |name: &String| self.all.iter().all(|host| host.name != *name);
+        let name = std::iter::once(name.to_owned()).chain(numbered).find(is_new);
+        let index = self.place(&name.unwrap_or_default());
+        self.all[index].reported = reported;
+        index
     }
 
     /// A host's name.
@@ -300,5 +318,17 @@ mod tests {
         hosts.cool_down(0, range, 0.0, (false, now));
         assert_eq!(hosts.all[0].cooldown, Some(Cooldown { until: None, keeps_workers: false }));
         assert_eq!(hosts.end_cooldowns(Duration::from_secs(3600)), []);
+    }
+
+    #[test]
+    fn machines_with_the_same_name_are_told_apart() {
+        let mut hosts = Hosts::default();
+        let one = hosts.place_reported("worker", "boot-1 pid-1");
+        let two = hosts.place_reported("worker", "boot-1 pid-2");
+        assert_eq!(hosts.place_reported("worker", "boot-1 pid-1"), one);
+        assert_eq!(hosts.place_reported("worker", "boot-1 pid-2"), two);
+        let named = hosts.place_reported("worker-2", "boot-2");
+        let names: Vec<String> = [one, two, named].map(|index| hosts.name(index)).into();
+        assert_eq!(names, ["worker", "worker-2", "worker-2-2"]);
     }
 }

@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use strum::{Display, IntoStaticStr};
 
 use crate::Rank;
-use crate::settings::{BadSettings, HOROVOD_RANK, HOROVOD_SIZE};
+use crate::settings::{BadSettings, HOROVOD_RANK, HOROVOD_SIZE, HostNetwork, host_network};
 
 /// A launcher, by its usual name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Display, IntoStaticStr)]
@@ -60,6 +60,8 @@ pub struct LaunchedProcess {
     pub job: Option<String>,
     /// The host of rank 0, if the launcher says so.
     pub first_host: Option<String>,
+    /// How its host can be reached.
+    pub network: HostNetwork,
 }
 
 /// Whether the ranks of a job are on one host.
@@ -215,6 +217,7 @@ impl LauncherVariables {
             spread: if alone { Spread::OneHost } else { Spread::Hosts },
             job: (!job.is_empty()).then(|| job.join("-")),
             first_host,
+            network: host_network(look_up)?,
         })
     }
 }

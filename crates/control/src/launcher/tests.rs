@@ -45,6 +45,7 @@ fn each_launchers_variables_identify_a_process() {
             spread,
             job: job.map(str::to_owned),
             first_host: first_host.map(str::to_owned),
+            network: HostNetwork::default(),
         };
         assert_eq!(detect(look_up(variables)), Ok(Some(expected)), "{variables}");
     }

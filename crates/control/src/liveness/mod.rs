@@ -277,6 +277,7 @@ impl Liveness {
                         host: name(),
                         answering: answering.collect(),
                         seconds: Seconds(silence),
+                        limit_seconds: limit.host.or(limit.awaited).map(Seconds),
                     }));
                 }
                 Some(since) if silence < HOST_SILENCE => {

@@ -10,11 +10,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::autotune::{self, Parameter};
 use crate::job::CooldownScope;
 use crate::watching::{Cycles, DumpTo, MetricsAt, TimelineRequest, Watching};
 use crate::wire::JobKey;
-use crate::{Rank, Tuning, Worker};
+use crate::{PortRange, Rank, Tuning, Worker};
 pub use reach::{ReachChoice, Reaching, hosts_with_ports, reaching};
 pub use table::*;
 
@@ -102,6 +104,8 @@ pub struct RendezvousInfo {
     pub key: JobKey,
     /// The addresses at which other hosts reach the ranks of this host; empty if there are none.
     pub listen: Vec<IpAddr>,
+    /// The ports to listen on.
+    pub ports: PortRange,
     /// Who runs the rendezvous.
     pub keeper: RendezvousOwner,
 }
@@ -128,7 +132,7 @@ pub fn read(look_up: impl Fn(&str) -> Option<String>) -> Result<(Settings, RankI
 }
 
 /// The settings that the launcher itself needs for any job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// How long hosts have to respond.
     pub start_timeout: Duration,
@@ -136,6 +140,22 @@ pub struct Launch {
     pub join_timeout: Duration,
     /// How many GPUs each rank gets; `None` leaves that to the ranks.
     pub gpus_per_rank: Option<u32>,
+    /// How this machine can be reached.
+    pub network: HostNetwork,
+}
+
+/// How a host can be reached, as far as that is set on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostNetwork {
+    /// The ports to listen on.
+    pub ports: PortRange,
+    /// Further addresses at which others reach it, although no interface has them.
+    pub advertised: Vec<IpAddr>,
+}
+
+/// Reads how this host can be reached.
+pub fn host_network(look_up: impl Fn(&str) -> Option<String>) -> Result<HostNetwork, BadSettings> {
+    read_all(look_up, |reader| reader.host_network())
 }
 
 /// Reads what the launcher needs, and checks what its ranks will read, so that errors are reported
@@ -145,6 +165,7 @@ pub fn launch(look_up: impl Fn(&str) -> Option<String>) -> Result<Launch, BadSet
         start_timeout: reader.seconds(HOROVOD_START_TIMEOUT),
         join_timeout: reader.settings().join_timeout,
         gpus_per_rank: Some(reader.number(RONDE_GPUS_PER_RANK)).filter(|count| *count > 0),
+        network: reader.host_network(),
     })
 }
 
@@ -378,16 +399,28 @@ impl Reader<'_> {
         }
         let addresses = self.addresses(RONDE_RENDEZVOUS);
         let listen = self.addresses(RONDE_ADDRESSES);
+        let ports = self.ports();
         let key = JobKey::from_hex(&self.text(RONDE_JOB_KEY));
         let key = self.or_record(key.map_err(|error| format!("RONDE_JOB_KEY: {error}")))?;
-        Some(RendezvousInfo { addresses, key, listen, keeper })
+        Some(RendezvousInfo { addresses, key, listen, ports, keeper })
+    }
+
+    fn ports(&mut self) -> PortRange {
+        let ports = self.text(RONDE_PORT_RANGE).parse::<PortRange>();
+        let name = RONDE_PORT_RANGE.name;
+        self.or_record(ports.map_err(|error| format!("{name} contains {error}")))
+            .unwrap_or_default()
+    }
+
+    fn host_network(&mut self) -> HostNetwork {
+        HostNetwork { ports: self.ports(), advertised: self.addresses(RONDE_ADVERTISE) }
     }
 
     fn addresses<A: FromStr>(&mut self, setting: &Setting) -> Vec<A> {
         let text = self.given(setting);
         let parts = text.iter().flat_map(|text| text.split(','));
         let address = |part: &str| {
-            self.or_record(part.parse().map_err(|_| {
+            self.or_record(part.trim().parse().map_err(|_| {
                 format!("{} contains `{part}`, which is not an address", setting.name)
             }))
         };
@@ -524,9 +557,10 @@ mod tests {
             ("RONDE_ENCRYPTION", "rot13"),
             ("RONDE_TUNING", "no-such-file"),
             ("RONDE_METRICS", "0.0.0.0:9400"),
+            ("RONDE_PORT_RANGE", "9-8"),
         ];
         let BadSettings(errors) = read(look_up(&pairs)).unwrap_err();
-        assert_eq!(errors.len(), 9, "{errors:?}");
+        assert_eq!(errors.len(), 10, "{errors:?}");
         assert!(!errors.join(" ").contains("secret"));
     }
 
@@ -537,11 +571,13 @@ mod tests {
             ("HOROVOD_START_TIMEOUT", "1m"),
             ("RONDE_TRANSPORT", "pigeon"),
             ("RONDE_METRICS", "0.0.0.0:9400"),
+            ("RONDE_PORT_RANGE", "29600:29700"),
+            ("RONDE_ADVERTISE", "10.0.0.1,node-a"),
             // The launcher does not check the place of a rank.
             ("HOROVOD_RANK", "7"),
         ];
         let BadSettings(errors) = launch(look_up(&pairs)).unwrap_err();
-        assert_eq!(errors.len(), 4, "{errors:?}");
+        assert_eq!(errors.len(), 6, "{errors:?}");
         let text =
             "HOROVOD_FUSION_THRESHOLD is `64MB`, but must be a number of bytes, here 67108864";
         assert!(errors.iter().any(|error| error == text), "{errors:?}");

@@ -201,6 +201,16 @@ settings! {
         "Names of variables that belong to a host, separated by commas: its ranks get the values that \
          its agent has, not those of the launcher.",
     );
+    RONDE_PORT_RANGE = setting(
+        "",
+        "The ports to listen on, as in `29600-29700`; several ranges are separated by commas. By \
+         default the system chooses. A host with its own value uses that one.",
+    );
+    RONDE_ADVERTISE = setting(
+        "",
+        "Addresses at which others reach this host although no interface has them, separated by \
+         commas: for containers with published ports, and behind NAT. Each host has its own value.",
+    );
     HOROVOD_ELASTIC_TIMEOUT = seconds(
         "600",
         "How long an elastic job waits for enough slots, in seconds; `--elastic-timeout` takes \

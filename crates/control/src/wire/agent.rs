@@ -32,7 +32,8 @@ use super::copy::{CopyAnswer, CopyCommand};
 use super::frame::{FrameError, MAX_FRAME};
 use super::{Callee, JobKey, encode};
 use crate::doctor::Facts;
-use crate::{GpuShare, Worker};
+use crate::settings::HostNetwork;
+use crate::{GpuShare, PortRange, Worker};
 
 /// Bytes of output that may be in flight to the screen.
 pub const OUTPUT_WINDOW: usize = 4 << 20;
@@ -86,6 +87,8 @@ pub enum DriverToAgent {
         interfaces: Vec<String>,
         /// How many free ports to find.
         ports: u32,
+        /// Where to listen, and where to look for them.
+        network: NetworkChoice,
     },
     /// Dial all addresses of these targets at once.
     Dial {
@@ -162,11 +165,21 @@ pub struct DialTarget {
     pub addresses: Vec<SocketAddr>,
 }
 
+/// Whose settings say how a host can be reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NetworkChoice {
+    /// The host's own; if they name no ports, it uses these.
+    Own(PortRange),
+    /// The launcher's, because the host is its machine.
+    Launcher(HostNetwork),
+}
+
 /// One address on which an agent listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listener {
-    /// Name of the network interface, for people.
-    pub interface: String,
+    /// Name of the network interface, for people; `None` if no interface has this address, and the
+    /// host advertises it.
+    pub interface: Option<String>,
     /// The address and port.
     pub address: SocketAddr,
 }
@@ -253,6 +266,8 @@ pub enum AgentToDriver {
         known: Vec<String>,
         /// Ports that are currently free.
         ports: Vec<u16>,
+        /// The ports that the ranks may listen on, without those.
+        range: PortRange,
     },
     /// An attempt to dial has ended.
     Dialed {
@@ -299,6 +314,13 @@ pub enum AgentToDriver {
     },
     /// An answer about a copy.
     Copy(CopyAnswer),
+    /// The agent cannot listen.
+    CannotListen {
+        /// Human-readable reason.
+        reason: String,
+        /// What to do about it.
+        hint: String,
+    },
 }
 
 /// The state of a worker's process, or of one of its child processes if that one is stopped.

@@ -247,6 +247,8 @@ pub struct Change {
 pub struct Peer {
     /// Name of its host, for people.
     pub host: String,
+    /// Distinguishes machines and containers whose names are equal; empty if unknown.
+    pub machine: String,
     /// Its number among the ranks of its host.
     pub local_rank: u32,
     /// Its process id on its host.

@@ -134,6 +134,7 @@ mod tests {
     fn peers() -> Vec<Peer> {
         let peer = |local_rank| Peer {
             host: "node-a".into(),
+            machine: String::new(),
             local_rank,
             pid: 0,
             addresses: Vec::new(),

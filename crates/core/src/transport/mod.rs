@@ -9,6 +9,7 @@ pub(crate) mod dial;
 pub(crate) mod failure_detector;
 pub(crate) mod handover;
 pub(crate) mod link;
+pub(crate) mod ports;
 pub(crate) mod rank_listener;
 pub(crate) mod shm;
 pub(crate) mod socket;

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
@@ -18,16 +18,16 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ronde_control::Rank;
-use ronde_control::Time;
 use ronde_control::admission::{Admission, AdmissionLimits, Caller, Origin};
 use ronde_control::wire::{Callee, JobKey};
+use ronde_control::{PortRange, Rank, Time};
 use rustix::event::PollFlags;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 
 use super::accept::{Accepting, HandshakeStep};
 use super::bell::Doorbell;
+use super::ports;
 use super::socket::{Socket, sleep};
 pub(crate) use super::wire::Arrival;
 
@@ -56,19 +56,25 @@ pub(crate) struct RankListener {
 }
 
 impl BoundListener {
-    /// Listens on these addresses, and on an abstract unix socket if `name` is given.
-    pub(crate) fn at(ips: &[IpAddr], name: Option<String>) -> io::Result<BoundListener> {
-        let tcp = ips.iter().map(|ip| listen(*ip)).collect::<io::Result<Vec<_>>>()?;
-        let addresses = tcp.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
-        let unix = match &name {
-            Some(name) => {
-                let listener = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?)?;
-                listener.set_nonblocking(true)?;
-                rustix::net::listen(&listener, BACKLOG)?;
-                Some(listener)
+    /// Listens on these addresses, and on an abstract unix socket if `name` is given and the system
+    /// allows that. Otherwise no other rank shares memory with this one.
+    pub(crate) fn at(
+        ips: &[IpAddr],
+        ports: &PortRange,
+        name: Option<String>,
+    ) -> io::Result<BoundListener> {
+        let (tcp, addresses) = listen(ips, ports)?;
+        let unix = name.and_then(|name| match bound_unix(&name) {
+            Ok(listener) => Some((name, listener)),
+            Err(error) => {
+                tracing::warn!(
+                    "this rank uses TCP instead of shared memory, because it cannot open a unix \
+                     socket: {error}; allow abstract unix sockets in the container's security profile"
+                );
+                None
             }
-            None => None,
-        };
+        });
+        let (name, unix) = unix.unzip();
         Ok(BoundListener { addresses, name, tcp, unix })
     }
 
@@ -121,8 +127,38 @@ impl Drop for RankListener {
     }
 }
 
-fn listen(ip: IpAddr) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind((ip, 0))
+fn bound_unix(name: &str) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?)?;
+    listener.set_nonblocking(true)?;
+    rustix::net::listen(&listener, BACKLOG)?;
+    Ok(listener)
+}
+
+/// Listens on one port of all these addresses, or on any ports. If the host only advertises one of
+/// them, so that no interface here has it, it listens everywhere instead.
+fn listen(ips: &[IpAddr], range: &PortRange) -> io::Result<(Vec<TcpListener>, Vec<SocketAddr>)> {
+    let each = |port| ips.iter().map(|ip| bound(*ip, port)).collect::<io::Result<Vec<_>>>();
+    match ports::find(range, each) {
+        Ok(all) => {
+            let addresses = all.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
+            Ok((all, addresses))
+        }
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            let everywhere = |port| bound(Ipv6Addr::UNSPECIFIED.into(), port);
+            let only_v4 = |port| bound(Ipv4Addr::UNSPECIFIED.into(), port);
+            let listener = ports::find(range, |port| match everywhere(port) {
+                Err(error) if error.kind() != io::ErrorKind::AddrInUse => only_v4(port),
+                bound => bound,
+            })?;
+            let port = listener.local_addr()?.port();
+            Ok((vec![listener], ips.iter().map(|ip| SocketAddr::new(*ip, port)).collect()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn bound(ip: IpAddr, port: u16) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind((ip, port))
         .map_err(|error| io::Error::new(error.kind(), format!("{ip}: {error}")))?;
     listener.set_nonblocking(true)?;
     rustix::net::listen(&listener, BACKLOG)?;
@@ -293,7 +329,8 @@ mod tests {
     #[test]
     fn a_rank_is_admitted_while_unauthenticated_connections_wait() {
         let key = JobKey::from_entropy([9; 32]);
-        let bound_listener = BoundListener::at(&[HERE, THERE], None).unwrap();
+        let bound_listener =
+            BoundListener::at(&[HERE, THERE], &PortRange::default(), None).unwrap();
         let silent = TcpStream::connect(bound_listener.addresses()[0]).unwrap();
         let mut loud = TcpStream::connect(bound_listener.addresses()[0]).unwrap();
         loud.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
@@ -321,7 +358,8 @@ mod tests {
     fn idle_connections_do_not_block_a_listener() {
         let key = JobKey::from_entropy([9; 32]);
         let name = format!("ronde-test-idle-{}", std::process::id());
-        let bound_listener = BoundListener::at(&[HERE], Some(name.clone())).unwrap();
+        let bound_listener =
+            BoundListener::at(&[HERE], &PortRange::default(), Some(name.clone())).unwrap();
         let at = bound_listener.addresses()[0];
         let unix = UnixAddr::from_abstract_name(&name).unwrap();
         let idle_unix = || UnixStream::connect_addr(&unix).unwrap();
@@ -361,12 +399,40 @@ mod tests {
     fn a_listener_closes_at_once_even_with_a_pending_connection() {
         let key = JobKey::from_entropy([9; 32]);
         let name = format!("ronde-test-listener-{}", std::process::id());
-        let bound_listener = BoundListener::at(&[HERE], Some(name)).unwrap();
+        let bound_listener = BoundListener::at(&[HERE], &PortRange::default(), Some(name)).unwrap();
         assert!(bound_listener.unix().is_some());
         let _silent = TcpStream::connect(bound_listener.addresses()[0]).unwrap();
         let rank_listener = bound_listener.open(Rank(0), "here", key).unwrap();
         let start = Instant::now();
         drop(rank_listener);
         assert!(start.elapsed() < Duration::from_secs(2));
+    }
+
+    #[test]
+    fn all_addresses_share_a_port_of_the_range_and_an_advertised_one_is_announced() {
+        let first = BoundListener::at(&[HERE], &PortRange::default(), None).unwrap();
+        let port = first.addresses()[0].port();
+        let range: PortRange = format!("{port}").parse().unwrap();
+        let error = BoundListener::at(&[HERE], &range, None).err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        drop(first);
+        let all = BoundListener::at(&[HERE, THERE], &range, None).unwrap();
+        assert_eq!(all.addresses(), [SocketAddr::new(HERE, port), SocketAddr::new(THERE, port)]);
+        drop(all);
+        // A documentation address, which no machine has.
+        let elsewhere: IpAddr = "192.0.2.7".parse().unwrap();
+        let open = BoundListener::at(&[elsewhere, HERE], &range, None).unwrap();
+        let announced = [SocketAddr::new(elsewhere, port), SocketAddr::new(HERE, port)];
+        assert_eq!(open.addresses(), announced);
+        TcpStream::connect(announced[1]).unwrap();
+    }
+
+    #[test]
+    fn without_unix_sockets_a_rank_listens_for_tcp_only() {
+        // Longer than the system allows: it refuses this name as a security profile refuses all.
+        let name = "x".repeat(200);
+        let bound = BoundListener::at(&[HERE], &PortRange::default(), Some(name)).unwrap();
+        assert_eq!(bound.unix(), None);
+        TcpStream::connect(bound.addresses()[0]).unwrap();
     }
 }

@@ -415,6 +415,7 @@ mod tests {
     fn waiter(segment: &Arc<Segment>) -> Waiter {
         let peer = |local_rank| Peer {
             host: "node-a".into(),
+            machine: String::new(),
             local_rank,
             pid: 0,
             addresses: Vec::new(),

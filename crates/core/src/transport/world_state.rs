@@ -148,6 +148,7 @@ mod tests {
     fn world_state() -> WorldState {
         let peer = |slot| Peer {
             host: "h".into(),
+            machine: String::new(),
             local_rank: slot,
             pid: 0,
             addresses: Vec::new(),

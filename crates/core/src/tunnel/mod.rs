@@ -27,6 +27,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{JoinHandle, Scope};
 use std::time::{Duration, Instant};
 
+use ronde_control::PortRange;
 use ronde_control::admission::Caller;
 use ronde_control::wire::{Callee, Greeting, JobKey};
 use rustix::event::PollFlags;
@@ -41,6 +42,7 @@ use self::filter::{Filter, PortGuard};
 use self::pending_callers::PendingCallers;
 use crate::transport::bell::Doorbell;
 use crate::transport::dial::dial;
+use crate::transport::ports;
 use crate::transport::socket::{Socket, sleep};
 use crate::transport::wire::SealedWire;
 
@@ -108,13 +110,14 @@ struct ServerSocket {
 }
 
 impl Tunnel {
-    /// A tunnel that listens on a port of this address, if one is given.
+    /// A tunnel that listens at this address, on one of these ports, if one is given.
     pub fn new(
         key: JobKey,
-        listen: Option<IpAddr>,
+        listen: Option<(IpAddr, PortRange)>,
         answer: Option<AnswerFn>,
     ) -> io::Result<Tunnel> {
-        let tcp = listen.map(|ip| TcpListener::bind((ip, 0))).transpose()?;
+        let bind = |(ip, range)| ports::find(&range, |port| TcpListener::bind((ip, port)));
+        let tcp = listen.map(bind).transpose()?;
         let mut port = 0;
         if let Some(listener) = &tcp {
             listener.set_nonblocking(true)?;

@@ -20,7 +20,7 @@ fn key() -> JobKey {
 
 fn registry() -> Tunnel {
     let answer: AnswerFn = Box::new(|question| Some([b"re: ", &question[..]].concat()));
-    Tunnel::new(key(), Some(HERE), Some(answer)).unwrap()
+    Tunnel::new(key(), Some((HERE, PortRange::default())), Some(answer)).unwrap()
 }
 
 fn address(tunnel: &Tunnel) -> SocketAddr {
@@ -72,7 +72,7 @@ fn folder(name: &str) -> PathBuf {
 #[test]
 fn a_server_is_reached_locally_and_remotely_and_by_nobody_else() {
     let folder = folder("tunnel");
-    let owner = Tunnel::new(key(), Some(HERE), None).unwrap();
+    let owner = Tunnel::new(key(), Some((HERE, PortRange::default())), None).unwrap();
     let port = owner.reserve().unwrap();
     echo(port);
     owner.serve("worker-3", port, &folder.join("here")).unwrap();

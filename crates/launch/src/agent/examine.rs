@@ -15,8 +15,8 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::gpus;
-use crate::interfaces;
+use super::{confinement, gpus};
+use crate::{cgroup, interfaces};
 
 /// Time limit for each program.
 const LIMIT: Duration = Duration::from_millis(2500);
@@ -34,6 +34,7 @@ pub(super) async fn facts(program: &Path) -> Facts {
         memory: memory(),
         shm_bytes: rustix::fs::statvfs("/dev/shm").ok().map(|shm| shm.f_blocks * shm.f_frsize),
         limits: ProcessLimits { files: limit(Resource::Nofile), processes: limit(Resource::Nproc) },
+        confinement: confinement::find(),
         addresses: interfaces::for_others(),
         gpus,
         python,
@@ -59,10 +60,8 @@ fn cpu_model(info: &str) -> &str {
 fn memory() -> MemoryInfo {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let (total, available) = (kibibytes(&text, "MemTotal:"), kibibytes(&text, "MemAvailable:"));
-    let number = |file: &str| {
-        fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok()?.trim().parse::<u64>().ok()
-    };
-    match (number("memory.max"), number("memory.current")) {
+    let limits = cgroup::limits();
+    match (limits.memory_bytes, limits.memory_used) {
         (Some(most), Some(used)) if most < total => MemoryInfo {
             total_bytes: most,
             available_bytes: available.min(most.saturating_sub(used)),

@@ -7,6 +7,7 @@
 //! wait before that.
 
 mod condition;
+mod confinement;
 mod examine;
 pub(crate) mod gpus;
 pub mod join;
@@ -42,7 +43,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use path_check::PathCheckServer;
-pub(crate) use path_check::free_ports;
 use receive::FileReceiver;
 
 use crate::doctor::unix_micros;
@@ -245,8 +245,9 @@ impl AgentProcess {
             DriverToAgent::StdinEnd => self.stdin = None,
             DriverToAgent::Printed { cost } => self.window.add_permits(cost as usize),
             DriverToAgent::End => {}
-            DriverToAgent::Listen { key, host, interfaces, ports } => {
-                let listening = self.path_check.listen((key, host), &interfaces, ports).await;
+            DriverToAgent::Listen { key, host, interfaces, ports, network } => {
+                let at = (ports, network);
+                let listening = self.path_check.listen((key, host), &interfaces, at);
                 self.send(listening).await;
             }
             DriverToAgent::Dial { targets, limit_millis } => {

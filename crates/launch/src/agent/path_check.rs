@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use ronde_control::admission::{Admission, AdmissionLimits, Origin};
 use ronde_control::doctor::Address;
-use ronde_control::wire::agent::{AgentToDriver, Dial, DialTarget, Listener};
+use ronde_control::settings::HostNetwork;
+use ronde_control::wire::agent::{AgentToDriver, Dial, DialTarget, Listener, NetworkChoice};
 use ronde_control::wire::{Callee, JobKey};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -16,6 +17,8 @@ use tokio::time::{sleep, timeout};
 
 use super::speed_test;
 use crate::interfaces;
+use crate::ports;
+use crate::reach::HostProblem;
 use crate::wire::{answer, call};
 
 /// How long a caller may take to authenticate.
@@ -39,23 +42,33 @@ impl PathCheckServer {
 
     /// Listens on the addresses of these interfaces, or on all addresses that other hosts may
     /// reach.
-    pub(super) async fn listen(
+    pub(super) fn listen(
         &mut self,
         (key, host): (JobKey, u32),
         names: &[String],
-        ports: u32,
+        (ports, network): (u32, NetworkChoice),
     ) -> AgentToDriver {
         let others = interfaces::for_others();
         let known = others.iter().map(|each| each.interface.clone()).collect();
-        let mut listeners = Vec::new();
-        for Address { interface, address } in interfaces::named(&others, names) {
-            let Ok(listener) = TcpListener::bind((address, 0)).await else { continue };
-            let Ok(address) = listener.local_addr() else { continue };
-            listeners.push(Listener { interface, address });
-            self.tasks.spawn(receive(listener, key.clone(), Callee::Host(host)));
+        let open = || {
+            let network = ports::here(network)?;
+            let problem = |error: io::Error| ports::problem(&error, &network.ports);
+            let opened = open(&network, &interfaces::named(&others, names)).map_err(problem)?;
+            let free = ports::free(ports, &network.ports).map_err(problem)?;
+            Ok((opened, free, network.ports))
+        };
+        let ((sockets, listeners), ports, range) = match open() {
+            Ok(opened) => opened,
+            Err(HostProblem { reason, hint }) => {
+                return AgentToDriver::CannotListen { reason, hint };
+            }
+        };
+        for socket in sockets {
+            self.tasks.spawn(receive(socket, key.clone(), Callee::Host(host)));
         }
         self.identity = Some((key, host));
-        AgentToDriver::Listening { listeners, known, ports: free_ports(ports) }
+        let range = range.without(&ports);
+        AgentToDriver::Listening { listeners, known, ports, range }
     }
 
     /// Dials all addresses concurrently and sends the outcome of each to the driver.
@@ -86,6 +99,30 @@ impl PathCheckServer {
     pub(super) fn end(&mut self) {
         self.tasks.abort_all();
     }
+}
+
+/// Listens on these addresses or, if the host also advertises others, everywhere. Returns the
+/// sockets, and the addresses at which others may dial them.
+fn open(network: &HostNetwork, own: &[Address]) -> io::Result<(Vec<TcpListener>, Vec<Listener>)> {
+    let own_addresses: Vec<IpAddr> = own.iter().map(|each| each.address).collect();
+    if network.advertised.is_empty() {
+        let opened = ports::listen_on_all(&own_addresses, &network.ports)?;
+        let (mut sockets, mut listeners) = (Vec::new(), Vec::new());
+        for (number, socket) in opened {
+            let interface = Some(own[number].interface.clone());
+            listeners.push(Listener { interface, address: socket.local_addr()? });
+            sockets.push(ports::for_tokio(socket)?);
+        }
+        return Ok((sockets, listeners));
+    }
+    let socket = ports::listen_everywhere(&network.ports)?;
+    let port = socket.local_addr()?.port();
+    let listener = |address: SocketAddr| {
+        let its = own.iter().find(|each| each.address == address.ip());
+        Listener { interface: its.map(|each| each.interface.clone()), address }
+    };
+    let announced = ports::announced(network, own_addresses, port);
+    Ok((vec![ports::for_tokio(socket)?], announced.into_iter().map(listener).collect()))
 }
 
 /// Answers callers that hold the key. A caller that sends nothing is evicted if others wait.
@@ -151,12 +188,4 @@ async fn reach(address: SocketAddr, key: &JobKey, callee: Callee, limit: Duratio
         Ok(Err(_)) => Dial::WrongProcess,
         Err(_) => Dial::TimedOut,
     }
-}
-
-/// Distinct ports that are free right now.
-pub(crate) fn free_ports(count: u32) -> Vec<u16> {
-    let bound: Vec<_> = (0..count)
-        .map_while(|_| std::net::TcpListener::bind((std::net::Ipv4Addr::UNSPECIFIED, 0)).ok())
-        .collect();
-    bound.iter().filter_map(|listener| Some(listener.local_addr().ok()?.port())).collect()
 }

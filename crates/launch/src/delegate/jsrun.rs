@@ -68,6 +68,9 @@ pub fn line(order: &DelegatedJob, resources: &Path) -> LauncherCommand {
             arguments.extend([OsString::from(option), path.into()]);
         }
     }
+    if let Some(path) = &order.workdir {
+        arguments.extend([OsString::from("--chdir"), path.into()]);
+    }
     let mut extra = order.extra.clone();
     if order.tcp {
         extra.push("-tcp".into());

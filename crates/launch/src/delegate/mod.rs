@@ -40,6 +40,8 @@ pub struct DelegatedJob {
     pub ssh: ssh::SshOptions,
     /// Where the ranks' output is written besides the screen.
     pub output_filename: Option<PathBuf>,
+    /// Where the ranks run, if not in the current directory.
+    pub workdir: Option<PathBuf>,
     /// Whether each line of output carries the time.
     pub timestamps: bool,
     /// Arguments passed to the launcher unchanged.

@@ -97,6 +97,9 @@ fn open_mpi(order: &DelegatedJob, flavor: Flavor, env: &[(OsString, OsString)]) 
     if let Some(path) = &order.output_filename {
         words.add([OsString::from("--output-filename"), path.into()]);
     }
+    if let Some(path) = &order.workdir {
+        words.add([OsString::from("--wdir"), path.into()]);
+    }
     // Names only: anyone who lists processes could read the values.
     for (name, _) in env {
         // `mpirun` itself passes on the variables that it sets or reads.
@@ -138,6 +141,9 @@ fn hydra(order: &DelegatedJob, flavor: Flavor) -> Result<ArgumentList, HostProbl
     }
     if let Some(path) = &order.output_filename {
         words.add([OsString::from("-outfile-pattern"), path.into()]);
+    }
+    if let Some(path) = &order.workdir {
+        words.add([OsString::from("-wdir"), path.into()]);
     }
     if let Some(binding) = &order.binding {
         words.add(binding.iter().cloned());

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ronde_control::doctor::{ClockOffset, DoctorInput, DoctorReport, DoctorRun, Gpus};
 use ronde_control::host_setup::SetupHost;
+use ronde_control::settings::HostNetwork;
 use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent};
 use tokio::sync::mpsc;
@@ -37,6 +38,8 @@ pub struct DoctorPlan {
     pub program: PathBuf,
     /// Network interfaces that hosts may use to reach each other; all of them if empty.
     pub interfaces: Vec<String>,
+    /// How this machine can be reached, and the ports that hosts may use.
+    pub network: HostNetwork,
     /// How long hosts may take to answer.
     pub limit: Duration,
 }
@@ -83,7 +86,7 @@ impl Doctor {
         let key = JobKey::from_entropy(entropy()?);
         let span = Span::of(plan.hosts.iter().map(|(_, method, _)| method));
         let (listener, addresses) =
-            start::listen(span, Ipv4Addr::LOCALHOST.into(), &plan.interfaces).await?;
+            start::listen(span, Ipv4Addr::LOCALHOST.into(), &plan.interfaces, &plan.network)?;
         let id = hex(&entropy::<12>()?);
         let agent = |(index, (host, method, _)): (usize, &(String, ReachMethod, u32))| {
             start::agent(index, (host, method), (&plan.program, &id), &news)
@@ -98,7 +101,8 @@ impl Doctor {
         };
         let setup_hosts = plan.hosts.iter().map(setup_host).collect();
         Ok(Doctor {
-            doctor_run: DoctorRun::new(setup_hosts, addresses, listen, plan.limit),
+            doctor_run: DoctorRun::new(setup_hosts, addresses, listen, plan.limit)
+                .within(plan.network.clone()),
             asked: vec![(Instant::now(), 0); agents.len()],
             agents,
             service,
@@ -175,6 +179,7 @@ fn in_words(event: &DoctorInput) -> String {
             let at: Vec<String> = listeners.iter().map(|it| it.address.to_string()).collect();
             format!("its agent listens at {}", at.join(", "))
         }
+        DoctorInput::Said(AgentToDriver::CannotListen { reason, .. }) => reason.clone(),
         DoctorInput::Said(AgentToDriver::Dialed { callee, address, outcome }) => {
             format!("it tried {callee} at {address}: {outcome}")
         }

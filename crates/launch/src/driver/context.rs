@@ -57,7 +57,7 @@ impl DriverContext {
         let event_bus = EventBus::open(job.job_spec.kind, log, move |reason| {
             let _ = unwritten.blocking_send(DriverInput::OutputLost(OutputKind::EventLog, reason));
         })?;
-        let (key, listener, addresses) = job.hosts.open(job).await?;
+        let (key, listener, addresses) = job.hosts.open(job)?;
         let at: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         tracing::info!("waiting for {ranks} ranks at {}", at.join(", "));
         let viewer = match (&job.function, &job.deliveries) {

@@ -21,6 +21,7 @@ use std::time::Duration;
 use ronde_control::event::{EndReason, Verdict};
 use ronde_control::job::JobOutcome;
 use ronde_control::job::ending::{Ending, ShutdownStep};
+use ronde_control::settings::HostNetwork;
 use ronde_control::wire::agent::{Exit, OutputStream, signal_name};
 use ronde_control::{Rank, settings};
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -66,6 +67,8 @@ pub struct Delegated {
     pub span: Span,
     /// The network interfaces on which ranks may connect; all if empty.
     pub interfaces: Vec<String>,
+    /// How this machine can be reached.
+    pub network: HostNetwork,
     /// Path of this executable.
     pub program: PathBuf,
 }
@@ -77,8 +80,8 @@ pub const PASSED_ON: [&str; 3] =
 /// Runs the job to its end.
 pub async fn run(job: &Delegated, signals: Signals) -> Result<JobOutcome, LaunchError> {
     let key = new_key()?;
-    let (listener, addresses) =
-        start::listen(job.span, std::net::Ipv4Addr::LOCALHOST.into(), &job.interfaces).await?;
+    let alone = std::net::Ipv4Addr::LOCALHOST.into();
+    let (listener, addresses) = start::listen(job.span, alone, &job.interfaces, &job.network)?;
     let (sender, news) = mpsc::channel(NEWS);
     let mark = hex(&entropy::<8>()?);
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();

@@ -16,7 +16,8 @@ use ronde_control::job::Start;
 use ronde_control::settings::{
     HOROVOD_CONTROLLER, HOROVOD_CROSS_RANK, HOROVOD_CROSS_SIZE, HOROVOD_ELASTIC, HOROVOD_HOSTNAME,
     HOROVOD_LOCAL_RANK, HOROVOD_LOCAL_SIZE, HOROVOD_RANK, HOROVOD_SIZE, RONDE_ADDRESSES,
-    RONDE_JOB_KEY, RONDE_LATECOMER, RONDE_RENDEZVOUS, RONDE_WORKER,
+    RONDE_ADVERTISE, RONDE_JOB_KEY, RONDE_LATECOMER, RONDE_PORT_RANGE, RONDE_RENDEZVOUS,
+    RONDE_WORKER,
 };
 use ronde_control::wire::JobKey;
 
@@ -48,6 +49,7 @@ const OWN: &[&str] = &[
     "MAIL",
     "OLDPWD",
     "PWD",
+    RONDE_ADVERTISE.name,
     "SHELL",
     "SHLVL",
     "SSH_AUTH_SOCK",
@@ -126,6 +128,7 @@ pub(super) fn of(
         (HOROVOD_ELASTIC, part.is_elastic.then(|| "1".to_owned())),
         (RONDE_WORKER, part.is_elastic.then(|| start.worker.0.to_string())),
         (RONDE_LATECOMER, late.then(|| "1".to_owned())),
+        (RONDE_PORT_RANGE, (!plan.range.is_any()).then(|| plan.range.to_string())),
     ] {
         match value {
             Some(value) => all.insert(setting.name.into(), value.into_bytes()),

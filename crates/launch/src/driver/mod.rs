@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_control::job::{JobOutcome, JobSpec};
-use ronde_control::settings;
+use ronde_control::settings::{self, HostNetwork};
 use ronde_control::wire::agent::{AgentToDriver, OutputStream, Terminal, WindowSize};
 use ronde_control::wire::{Greeting, RankToDriver};
 use ronde_control::{ConnectionId, Rank, event};
@@ -79,6 +79,8 @@ pub struct Job {
     pub listen: IpAddr,
     /// The network interfaces that hosts may use to reach each other; all if empty.
     pub interfaces: Vec<String>,
+    /// How this machine can be reached, and the ports that hosts may use.
+    pub network: HostNetwork,
     /// How long hosts may take to find each other.
     pub start_timeout: Duration,
     /// How many GPUs of its host each rank sees; `None` leaves that to the ranks.

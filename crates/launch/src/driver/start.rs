@@ -1,16 +1,17 @@
 //! Starting agents: the socket where they reach the driver, and a link to each.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
+use ronde_control::settings::HostNetwork;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::DriverInput;
 use super::agent_handle::AgentHandle;
 use crate::reach::ReachMethod;
-use crate::{LaunchError, interfaces, machine};
+use crate::{LaunchError, interfaces, machine, ports};
 
 /// Whether a job leaves this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,38 +34,42 @@ impl Span {
 
 /// Opens the rendezvous socket; returns it with the addresses that hosts may try. `alone` is the
 /// address to use if all hosts are this machine.
-pub(crate) async fn listen(
+pub(crate) fn listen(
     span: Span,
     alone: IpAddr,
     interfaces: &[String],
+    network: &HostNetwork,
 ) -> Result<(TcpListener, Vec<SocketAddr>), LaunchError> {
-    listen_at((span == Span::ThisMachine).then_some(alone), 0, interfaces).await
+    listen_at((span == Span::ThisMachine).then_some(alone), interfaces, network)
 }
 
 /// Like [`listen`], at one address or at all of them.
-pub(crate) async fn listen_at(
+pub(crate) fn listen_at(
     address: Option<IpAddr>,
-    port: u16,
     interfaces: &[String],
+    network: &HostNetwork,
 ) -> Result<(TcpListener, Vec<SocketAddr>), LaunchError> {
-    let failed = || machine("listen for the ranks");
-    if let Some(address) = address {
-        let listener = TcpListener::bind((address, port)).await.map_err(failed())?;
-        let address = listener.local_addr().map_err(failed())?;
-        return Ok((listener, vec![address]));
-    }
-    let listener = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
-        Ok(listener) => listener,
-        // A kernel without IPv6, or a port that is taken.
-        Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await.map_err(failed())?,
+    let open = || {
+        let listener = match address {
+            Some(address) => ports::listen_at(address, &network.ports)?,
+            None => ports::listen_everywhere(&network.ports)?,
+        };
+        let at = listener.local_addr()?;
+        io::Result::Ok((ports::for_tokio(listener)?, at))
     };
-    let port = listener.local_addr().map_err(failed())?.port();
+    let (listener, at) = open().map_err(|source| match network.ports.is_any() {
+        true => machine("listen for the ranks")(source),
+        false => LaunchError::Ports { source },
+    })?;
+    if address.is_some() {
+        return Ok((listener, vec![at]));
+    }
     let others = interfaces::for_others();
     let named = interfaces::named(&others, interfaces);
     // The names may be those of other hosts' interfaces: dialing will tell.
     let chosen = if named.is_empty() { others } else { named };
-    let addresses: Vec<IpAddr> = chosen.iter().map(|each| each.address).collect();
-    Ok((listener, addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()))
+    let own = chosen.iter().map(|each| each.address);
+    Ok((listener, ports::announced(network, own, at.port())))
 }
 
 /// Starts an agent on a host; its messages carry `index`, and its processes are marked with `id`.

@@ -14,16 +14,17 @@ pub mod rendezvous_file;
 pub mod server;
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 
-use ronde_control::Rank;
 use ronde_control::launcher::{Invitation, LaunchedProcess, RendezvousMethod, Spread};
-use ronde_control::settings::{RendezvousInfo, RendezvousOwner};
+use ronde_control::settings::{HostNetwork, RendezvousInfo, RendezvousOwner};
 use ronde_control::wire::JobKey;
+use ronde_control::{Rank, WIDEN};
 
 use crate::private::PrivateDirs;
-use crate::{hosts, interfaces};
+use crate::{hosts, interfaces, ports};
 use rendezvous_file::RendezvousFile;
 use server::RendezvousServer;
 
@@ -66,10 +67,11 @@ pub fn gather(
 ) -> Result<OpenRendezvous, GatherError> {
     match rendezvous_method {
         RendezvousMethod::Secret { key, host, port } if started.rank == Rank(0) => {
-            let listener = listen(started.spread, Some(host), *port)?;
-            invite(started.size, listener, key.clone(), None, limit)
+            let network = HostNetwork { ports: (*port).into(), ..started.network.clone() };
+            let listener = listen(started.spread, Some(host), &network)?;
+            invite(started, listener, key.clone(), None, limit)
         }
-        RendezvousMethod::Secret { key, host, port } => find_rank_0(started.rank, limit, || {
+        RendezvousMethod::Secret { key, host, port } => find_rank_0(started, limit, || {
             let addresses = resolve(host, *port)?;
             Ok(Invitation { addresses, key: key.clone() })
         }),
@@ -78,7 +80,7 @@ pub fn gather(
                 .map_err(GatherError::rendezvous_file)?;
             match started.rank {
                 Rank(0) => open(started, Some(rendezvous_file), limit),
-                rank => find_rank_0(rank, limit, || rendezvous_file.read()),
+                _ => find_rank_0(started, limit, || rendezvous_file.read()),
             }
         }
     }
@@ -91,50 +93,53 @@ pub fn open(
     rendezvous_file: Option<RendezvousFile>,
     limit: Duration,
 ) -> Result<OpenRendezvous, GatherError> {
-    let (listener, addresses) = listen(started.spread, started.first_host.as_deref(), 0)?;
+    let host = started.first_host.as_deref();
+    let (listener, addresses) = listen(started.spread, host, &started.network)?;
     let key = crate::new_key().map_err(GatherError::machine)?;
     if let Some(rendezvous_file) = &rendezvous_file {
         // This replaces a file that an earlier job of the same name left behind.
         let invitation = Invitation { addresses: addresses.clone(), key: key.clone() };
         rendezvous_file.write(&invitation).map_err(GatherError::rendezvous_file)?;
     }
-    invite(started.size, (listener, addresses), key, rendezvous_file, limit)
+    invite(started, (listener, addresses), key, rendezvous_file, limit)
 }
 
 /// Other ranks: use an invitation that was received some other way.
 pub fn follow(
-    rank: Rank,
+    started: &LaunchedProcess,
     invitation: &Invitation,
     limit: Duration,
 ) -> Result<OpenRendezvous, GatherError> {
-    find_rank_0(rank, limit, || Ok(invitation.clone()))
+    find_rank_0(started, limit, || Ok(invitation.clone()))
 }
 
 fn invite(
-    size: u32,
+    started: &LaunchedProcess,
     (listener, addresses): (TcpListener, Vec<SocketAddr>),
     key: JobKey,
     rendezvous_file: Option<RendezvousFile>,
     limit: Duration,
 ) -> Result<OpenRendezvous, GatherError> {
-    let server = RendezvousServer::start(listener, key.clone(), size, limit, rendezvous_file)
-        .map_err(GatherError::machine)?;
-    Ok(OpenRendezvous { rendezvous_info: rendezvous_info(addresses, key), server: Some(server) })
+    let server =
+        RendezvousServer::start(listener, key.clone(), started.size, limit, rendezvous_file)
+            .map_err(GatherError::machine)?;
+    let rendezvous_info = rendezvous_info(addresses, key, &started.network);
+    Ok(OpenRendezvous { rendezvous_info, server: Some(server) })
 }
 
 /// Retries until an invitation is found and rank 0 answers, or the time limit is reached.
 fn find_rank_0(
-    rank: Rank,
+    started: &LaunchedProcess,
     limit: Duration,
     find: impl Fn() -> Result<Invitation, String>,
 ) -> Result<OpenRendezvous, GatherError> {
-    let start = Instant::now();
+    let (start, rank) = (Instant::now(), started.rank);
     let (mut pause, longest) = PAUSES;
     let mut is_reported = false;
     loop {
         let found = find().and_then(|invitation| {
             let address = probe::probe(&invitation)?;
-            Ok(rendezvous_info(vec![address], invitation.key))
+            Ok(rendezvous_info(vec![address], invitation.key, &started.network))
         });
         let last = match found {
             Ok(rendezvous_info) => return Ok(OpenRendezvous { rendezvous_info, server: None }),
@@ -157,39 +162,43 @@ fn find_rank_0(
 
 /// The rendezvous at these addresses of rank 0. Each rank listens on every address of its host,
 /// unless all ranks are on one host.
-fn rendezvous_info(addresses: Vec<SocketAddr>, key: JobKey) -> RendezvousInfo {
+fn rendezvous_info(
+    addresses: Vec<SocketAddr>,
+    key: JobKey,
+    network: &HostNetwork,
+) -> RendezvousInfo {
     let listen = match addresses.iter().all(|address| address.ip().is_loopback()) {
         true => Vec::new(),
-        false => own_addresses(None),
+        false => {
+            ports::announced(network, own_addresses(None), 0).iter().map(SocketAddr::ip).collect()
+        }
     };
-    RendezvousInfo { addresses, key, listen, keeper: RendezvousOwner::FirstRank }
+    let (ports, keeper) = (network.ports.clone(), RendezvousOwner::FirstRank);
+    RendezvousInfo { addresses, key, listen, ports, keeper }
 }
 
-/// Listens only as widely as the job needs: on loopback if all ranks are on this host. Port 0 means
-/// any. Also returns the addresses that others may use, best first.
+/// Listens only as widely as the job needs: on loopback if all ranks are on this host. Also returns
+/// the addresses that others may use, best first.
 fn listen(
     spread: Spread,
     host: Option<&str>,
-    port: u16,
+    network: &HostNetwork,
 ) -> Result<(TcpListener, Vec<SocketAddr>), GatherError> {
-    let at = |ip: IpAddr| {
-        let address = SocketAddr::new(ip, port);
-        let cannot = format!("rank 0 cannot listen on {address} for the other ranks");
-        TcpListener::bind(address).map_err(|error| GatherError(format!("{cannot}: {error}")))
-    };
+    let here = IpAddr::from(Ipv4Addr::LOCALHOST);
     let listener = match spread {
-        Spread::OneHost => at(Ipv4Addr::LOCALHOST.into())?,
-        // Falls back to IPv4 on a kernel without IPv6.
-        Spread::Hosts => {
-            at(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| at(Ipv4Addr::UNSPECIFIED.into()))?
-        }
+        Spread::OneHost => ports::listen_at(here, &network.ports),
+        Spread::Hosts => ports::listen_everywhere(&network.ports),
     };
+    let listener = listener.map_err(|error| {
+        let is_full = error.kind() == io::ErrorKind::AddrInUse && network.ports.count() > 1;
+        let hint = if is_full { format!("\n\nhint: {WIDEN}") } else { String::new() };
+        GatherError(format!("rank 0 cannot listen for the other ranks: {error}{hint}"))
+    })?;
     let port = listener.local_addr().map_err(GatherError::machine)?.port();
     let addresses = match spread {
-        Spread::OneHost => vec![IpAddr::from(Ipv4Addr::LOCALHOST)],
-        Spread::Hosts => own_addresses(host),
+        Spread::OneHost => vec![SocketAddr::new(here, port)],
+        Spread::Hosts => ports::announced(network, own_addresses(host), port),
     };
-    let addresses = addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
     Ok((listener, addresses))
 }
 

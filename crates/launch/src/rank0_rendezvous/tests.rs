@@ -19,6 +19,7 @@ fn started(rank: u32, job: &str) -> LaunchedProcess {
         spread: Spread::OneHost,
         job: Some(job.into()),
         first_host: None,
+        network: HostNetwork::default(),
     }
 }
 
@@ -180,7 +181,11 @@ fn only_ranks_with_the_secret_meet_at_a_port() {
             gather(&started(1, "a"), &rendezvous_method(2), &places, brief).err().unwrap();
         assert!(wrong_secret.to_string().contains("no process with the job key answers at"));
         let second = gather(&started(0, "b"), &rendezvous_method(1), &places, SOON).err().unwrap();
-        assert!(second.to_string().contains(&format!("cannot listen on 127.0.0.1:{port}")));
+        assert!(
+            second
+                .to_string()
+                .contains(&format!("cannot listen for the other ranks: port {port} is taken"))
+        );
     });
 }
 
@@ -194,6 +199,7 @@ fn a_job_of_several_hosts_is_found_at_addresses_that_others_reach() {
     // A machine without a network has only loopback.
     let alone = own_addresses(None) == [IpAddr::from(Ipv4Addr::LOCALHOST)];
     assert!(alone || invitation.addresses.iter().all(outside), "{invitation:?}");
-    let found = follow(Rank(1), &invitation, SOON).unwrap();
+    let other = LaunchedProcess { rank: Rank(1), ..started };
+    let found = follow(&other, &invitation, SOON).unwrap();
     assert_eq!(found.rendezvous_info.addresses, invitation.addresses[..1]);
 }

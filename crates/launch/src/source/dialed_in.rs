@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ronde_control::settings::HostNetwork;
 use ronde_control::wire::JobKey;
 use tokio::net::TcpListener;
 
@@ -38,12 +39,17 @@ pub enum KeyPlace {
 
 impl DialedIn {
     /// Opens the socket for the agents; returns it with the addresses that other hosts may try.
-    pub async fn open(
+    pub fn open(
         &self,
         interfaces: &[String],
+        network: &HostNetwork,
     ) -> Result<(TcpListener, Vec<SocketAddr>), LaunchError> {
         let address = Some(self.listen.ip()).filter(|ip: &IpAddr| !ip.is_unspecified());
-        start::listen_at(address, self.listen.port(), interfaces).await
+        let network = match self.listen.port() {
+            0 => network.clone(),
+            port => HostNetwork { ports: port.into(), ..network.clone() },
+        };
+        start::listen_at(address, interfaces, &network)
     }
 
     /// Text that tells the user how to start an agent, without the key itself. `addresses` are
@@ -95,17 +101,18 @@ mod tests {
 
     #[tokio::test]
     async fn the_socket_has_the_requested_address() {
+        let network = HostNetwork::default();
         let any = wanted("127.0.0.1:0", KeyPlace::Environment);
-        let (first, addresses) = any.open(&[]).await.unwrap();
+        let (first, addresses) = any.open(&[], &network).unwrap();
         assert_eq!(addresses, [first.local_addr().unwrap()]);
         let taken = DialedIn { listen: addresses[0], ..any };
-        assert!(taken.open(&[]).await.is_err(), "the port is in use");
+        assert!(taken.open(&[], &network).is_err(), "the port is in use");
         let port = addresses[0].port();
         drop(first);
-        let (again, _) = taken.open(&[]).await.unwrap();
+        let (again, _) = taken.open(&[], &network).unwrap();
         assert_eq!(again.local_addr().unwrap().port(), port);
         let all = wanted("0.0.0.0:0", KeyPlace::Environment);
-        let (everywhere, addresses) = all.open(&[]).await.unwrap();
+        let (everywhere, addresses) = all.open(&[], &network).unwrap();
         assert!(everywhere.local_addr().unwrap().ip().is_unspecified());
         let port = everywhere.local_addr().unwrap().port();
         assert!(addresses.iter().all(|address| address.port() == port), "{addresses:?}");

@@ -42,15 +42,16 @@ impl HostSource {
     }
 
     /// The key of a job on these hosts, its socket, and the addresses that hosts may try.
-    pub(crate) async fn open(
+    pub(crate) fn open(
         &self,
         job: &Job,
     ) -> Result<(JobKey, TcpListener, Vec<SocketAddr>), LaunchError> {
         if let HostSource::DialedIn(agents) = self {
-            let (listener, addresses) = agents.open(&job.interfaces).await?;
+            let (listener, addresses) = agents.open(&job.interfaces, &job.network)?;
             return Ok((agents.key.clone(), listener, addresses));
         }
-        let (listener, addresses) = start::listen(self.span(), job.listen, &job.interfaces).await?;
+        let (listener, addresses) =
+            start::listen(self.span(), job.listen, &job.interfaces, &job.network)?;
         Ok((new_key()?, listener, addresses))
     }
 

@@ -138,7 +138,14 @@ impl JobSimulation {
             (false, 0, false, 0);
         (simulated.committed_here, simulated.step) = (false, simulated.saved);
         let (host, local_rank) = (simulated.host.clone(), simulated.slot);
-        let peer = Peer { pid: 1, host, local_rank, addresses: Vec::new(), unix: None };
+        let peer = Peer {
+            pid: 1,
+            host,
+            machine: String::new(),
+            local_rank,
+            addresses: Vec::new(),
+            unix: None,
+        };
         self.send(connection, RankToDriver::Join(peer));
     }
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from horovod import _native
+from horovod.common import environment
 
 __all__ = ["ComputeClient", "ComputeService", "make_key"]
 
@@ -354,8 +355,8 @@ def is_loopback(address: str) -> bool:
 
 
 def interfaces() -> Sequence[tuple[str, str]]:
-    """The network interfaces of this host that have an address."""
-    found = []
+    """The network interfaces of this host that have an address, and addresses it advertises."""
+    found = [(f"advertised {address}", address) for address in environment.advertised()]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():
             asked = struct.pack("256s", name.encode()[:15])

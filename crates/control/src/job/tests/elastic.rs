@@ -114,7 +114,14 @@ impl Scenario {
             self.on(JobInput::Closed(before));
         }
         self.on(JobInput::Greeted(connection, Greeting::Worker { version: "1".into(), worker }));
-        let peer = Peer { pid: 1, host, local_rank: slot, addresses: vec![], unix: None };
+        let peer = Peer {
+            pid: 1,
+            host,
+            machine: String::new(),
+            local_rank: slot,
+            addresses: vec![],
+            unix: None,
+        };
         self.on(JobInput::Said(connection, RankToDriver::Join(peer)));
     }
 

@@ -168,6 +168,7 @@ fn join(rank: u32) -> RankToDriver {
     RankToDriver::Join(Peer {
         pid: 100 + rank,
         host: "node".into(),
+        machine: String::new(),
         local_rank: rank,
         addresses: Vec::new(),
         unix: None,

@@ -460,7 +460,8 @@ fn not_started(obstacle: StartFailure, host: &str) -> String {
             format!("check the permissions of the directories above it on `{host}` with `namei -l`")
         }
         StartFailure::Directory => format!(
-            "ranks run in the directory where the job was started: it must exist on `{host}` too"
+            "ranks run in the directory where the job was started, and it must exist on `{host}` too; \
+             `--workdir` names another one"
         ),
         StartFailure::TooFewGpus => format!(
             "name more GPUs in CUDA_VISIBLE_DEVICES on `{host}`, give it fewer slots, or lower \

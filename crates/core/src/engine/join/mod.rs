@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use ronde_control::settings::{RankInfo, RendezvousInfo, RendezvousOwner, Settings, Transport};
 use ronde_control::wire::{Callee, Greeting, Peer, RankToDriver};
-use ronde_control::{VERSION, placement};
+use ronde_control::{VERSION, WIDEN, placement};
 
 use self::joining_rank::{JoiningRank, WorldInfo};
 use self::layout::IslandLayout;
@@ -38,6 +38,7 @@ use crate::error::Error;
 use crate::transport::bell::Doorbell;
 use crate::transport::dial::dial;
 use crate::transport::rank_listener::BoundListener;
+use crate::transport::shm;
 use crate::transport::waiter::Doorbells;
 use crate::transport::wire::SealedWire;
 
@@ -105,7 +106,7 @@ fn attempt(
 ) -> Result<ConnectedRank, JoinFailure> {
     let deadline = Instant::now() + settings.join_timeout;
     let bound_listener =
-        open_bound_listener(settings, rendezvous_info).map_err(JoinFailure::Final)?;
+        open_bound_listener(settings, place, rendezvous_info).map_err(JoinFailure::Final)?;
     let mut session =
         call(place, rendezvous_info, &bound_listener, deadline).map_err(JoinFailure::Final)?;
     let world = match wait_for_world(place, &mut session, deadline) {
@@ -126,6 +127,7 @@ fn attempt(
 
 fn open_bound_listener(
     settings: &Settings,
+    place: &RankInfo,
     rendezvous_info: &RendezvousInfo,
 ) -> Result<BoundListener, Error> {
     // Unless the settings say where, a rank listens no wider than the launcher: on this host only,
@@ -135,11 +137,14 @@ fn open_bound_listener(
     let wide = [IpAddr::V4(wide)];
     let at = if rendezvous_info.listen.is_empty() { &wide } else { &rendezvous_info.listen[..] };
     let unix = match settings.transport {
-        Transport::Auto => Some(random_name()?),
-        Transport::Tcp => None,
+        Transport::Auto if can_share() => Some(random_name()?),
+        Transport::Auto | Transport::Tcp => None,
     };
-    BoundListener::at(at, unix)
-        .map_err(|error| Error::Setup(format!("cannot open a listening socket: {error}")))
+    BoundListener::at(at, &rendezvous_info.ports, unix).map_err(|error| {
+        let is_full = error.kind() == io::ErrorKind::AddrInUse && !rendezvous_info.ports.is_any();
+        let hint = if is_full { format!("\n\nhint: {WIDEN}") } else { String::new() };
+        Error::Setup(format!("{} cannot listen for the others: {error}{hint}", place.rank))
+    })
 }
 
 /// Connects to the launcher and sends it this rank's identity and addresses.
@@ -167,6 +172,7 @@ fn call(
         launcher.send(&RankToDriver::Join(Peer {
             pid: std::process::id(),
             host: place.host.clone(),
+            machine: machine(),
             local_rank: place.local_rank,
             addresses: reachable(&launcher, bound_listener),
             unix: bound_listener.unix().map(str::to_owned),
@@ -175,6 +181,17 @@ fn call(
         Ok(JoinSession::new(rendezvous_info.keeper, launcher))
     })
     .map_err(unreachable)
+}
+
+/// Identifies this machine and, if it is one, this container: those on one machine have processes or
+/// networks of their own.
+fn machine() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = |kind: &str| std::fs::read_link(format!("/proc/self/ns/{kind}"));
+    match (namespace("pid"), namespace("net")) {
+        (Ok(pid), Ok(net)) => format!("{} {} {}", boot.trim(), pid.display(), net.display()),
+        _ => String::new(),
+    }
 }
 
 /// Waits until all ranks have joined. Workers of an elastic job wait as long as the launcher wants.
@@ -267,6 +284,18 @@ fn retry_hangups<T>(deadline: Instant, mut call: impl FnMut() -> io::Result<T>) 
 
 fn new_bells() -> io::Result<Doorbells> {
     Ok(Doorbells { foreground: Doorbell::new()?, background: Doorbell::new()? })
+}
+
+/// Whether this rank can make memory that others share with it. If not, it says what to do.
+fn can_share() -> bool {
+    let refused = shm::memfd().err();
+    if let Some(error) = &refused {
+        tracing::warn!(
+            "this rank uses TCP instead of shared memory, because the system refuses \
+             `memfd_create`: {error}; allow it in the container's seccomp profile"
+        );
+    }
+    refused.is_none()
 }
 
 fn random_name() -> Result<String, Error> {

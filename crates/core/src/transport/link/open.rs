@@ -220,6 +220,7 @@ mod tests {
     fn peers(addresses: [SocketAddr; 2]) -> Vec<Peer> {
         let peer = |address| Peer {
             host: "node-a".into(),
+            machine: String::new(),
             local_rank: 0,
             pid: 0,
             addresses: vec![address],
@@ -270,7 +271,8 @@ mod tests {
 
     fn rank_listener(rank: u32) -> (RankListener, SocketAddr) {
         let here = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-        let bound_listener = BoundListener::at(&[here], None).unwrap();
+        let bound_listener =
+            BoundListener::at(&[here], &ronde_control::PortRange::default(), None).unwrap();
         let address = bound_listener.addresses()[0];
         (bound_listener.open(Rank(rank), "here", key()).unwrap(), address)
     }

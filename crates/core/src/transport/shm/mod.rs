@@ -25,5 +25,5 @@ use layout::SLOTS;
 pub(crate) use log::{LogReader, LogWriter};
 pub(crate) use queue::Queue;
 use segment::Counter;
-pub(crate) use segment::{Segment, dead_rank, dead_word};
+pub(crate) use segment::{Segment, dead_rank, dead_word, memfd};
 pub(crate) use shared_group::{LocalMembers, SegmentView, SharedGroup};

@@ -36,11 +36,16 @@ unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}
 
+/// Memory without a name. A container's seccomp profile may refuse it.
+pub(crate) fn memfd() -> io::Result<OwnedFd> {
+    Ok(memfd_create("ronde", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?)
+}
+
 impl Segment {
     /// Creates a segment for `ranks` ranks; the others open it through the descriptor.
     pub(crate) fn create(ranks: usize) -> io::Result<(Segment, OwnedFd)> {
         let layout = SegmentLayout::of(ranks);
-        let fd = memfd_create("ronde", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let fd = memfd()?;
         ftruncate(&fd, layout.length() as u64)?;
         // A file that cannot shrink cannot take memory away from a reader.
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;

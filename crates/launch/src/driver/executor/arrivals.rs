@@ -6,18 +6,17 @@ use std::time::Duration;
 use ronde_control::event::{HostSourceKind, JobEventKind};
 use ronde_control::host_setup::{self, HostPlan, HostSetup, HostSetupAction, SetupHost};
 use ronde_control::job::{self, AgentId, JobInput};
-use ronde_control::wire::agent::DriverToAgent;
+use ronde_control::wire::agent::{DriverToAgent, NetworkChoice};
 use ronde_control::{Time, VERSION};
 
 use super::{AgentState, ConnectedAgent, Driver};
-use crate::agent::free_ports;
 use crate::driver::DriverInput;
 use crate::driver::agent_handle::AgentHandle;
 use crate::driver::start::{self, Span};
 use crate::hosts::{self, Host};
 use crate::reach::dialed::DialedAgent;
 use crate::reach::{HostProblem, ReachMethod, standing};
-use crate::{LaunchError, machine};
+use crate::{LaunchError, machine, ports};
 
 /// Time limit for one connection attempt between hosts.
 const CALL: Duration = Duration::from_secs(5);
@@ -198,6 +197,10 @@ impl Driver<'_> {
                 host: id.0,
                 interfaces: self.job.interfaces.clone(),
                 ports: self.ports_for(&agent.handle.host),
+                network: match agent.handle.traits.environment {
+                    true => NetworkChoice::Launcher(self.job.network.clone()),
+                    false => NetworkChoice::Own(self.job.network.ports.clone()),
+                },
             });
         }
     }
@@ -218,18 +221,31 @@ impl Driver<'_> {
                 joined(&plan.listen)
             );
         }
+        let (mut no_ports, mut given) = (None, Vec::new());
         for (id, plan) in &mut plans {
             let Some(agent) = self.agents.get(id) else { continue };
+            if plan.range.is_any() {
+                plan.range = self.job.network.ports.clone();
+            }
             if plan.ports.is_empty() && (self.master.is_none() || !self.slots.is_empty()) {
-                plan.ports = free_ports(self.ports_for(&agent.handle.host));
+                // Its ranks and the launcher share this machine, and its agent was not asked.
+                plan.range = plan.range.without(&given);
+                match ports::free(self.ports_for(&agent.handle.host), &plan.range) {
+                    Ok(free) => (plan.range, plan.ports) = (plan.range.without(&free), free),
+                    Err(error) => no_ports = Some(error),
+                }
+                given.extend(&plan.ports);
             }
             if let (None, Some(port)) = (self.master, plan.ports.first()) {
                 let address = plan.listen.first().copied();
                 self.master = Some((address.unwrap_or(Ipv4Addr::LOCALHOST.into()), *port));
             }
         }
-        if self.master.is_none() {
-            let error = machine("find a free port")(std::io::ErrorKind::AddrInUse.into());
+        if let Some(source) = no_ports {
+            let error = match self.job.network.ports.is_any() {
+                true => machine("find a free port")(source),
+                false => LaunchError::Ports { source },
+            };
             return self.decide(JobInput::CalledOff(error.report()), now);
         }
         for (id, plan) in plans {

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStringExt;
 
 use ronde_control::event::JobEventKind;
-use ronde_control::host_setup::{self, HostPlan, HostSetup};
+use ronde_control::host_setup::{HostPlan, HostSetup, HostSetupInput};
 use ronde_control::job::{
     AgentId, JobAction, JobInput, JobMachine, JobOutcome, JobSpec, OutputView, Start,
 };
@@ -326,21 +326,17 @@ impl<'a> Driver<'a> {
         let Some(agent) = self.agents.get(&id) else { return };
         self.machine.on(JobInput::Heard(id), now);
         match message {
-            AgentToDriver::Listening { listeners, known, ports } => {
-                self.gather(
-                    id,
-                    host_setup::HostSetupInput::Listening { listeners, known, ports },
-                    now,
-                );
+            AgentToDriver::Listening { listeners, known, ports, range } => {
+                let input = HostSetupInput::Listening { listeners, known, ports, range };
+                self.gather(id, input, now);
+            }
+            AgentToDriver::CannotListen { reason, hint } => {
+                self.gather(id, HostSetupInput::Gone(HostProblem { reason, hint }), now);
             }
             AgentToDriver::Dialed { callee, address, outcome } => {
                 let host = &agent.handle.host;
                 tracing::info!("{host} tried {callee} at {address}: {outcome}");
-                self.gather(
-                    id,
-                    host_setup::HostSetupInput::Dialed { callee, address, outcome },
-                    now,
-                );
+                self.gather(id, HostSetupInput::Dialed { callee, address, outcome }, now);
             }
             AgentToDriver::Started { worker, pid } => {
                 let (rank, host) = (self.context.lines.name(worker), &agent.handle.host);
@@ -423,11 +419,7 @@ impl<'a> Driver<'a> {
         tracing::info!("host {}: {reason}", agent.handle.host);
         match agent.state {
             AgentState::Coming => {
-                self.gather(
-                    id,
-                    host_setup::HostSetupInput::Gone(HostProblem { reason, hint }),
-                    now,
-                );
+                self.gather(id, HostSetupInput::Gone(HostProblem { reason, hint }), now);
             }
             AgentState::Ready(_) | AgentState::Leaving => {
                 self.decide(JobInput::Gone { agent: id, reason, hint }, now);
@@ -445,7 +437,7 @@ impl<'a> Driver<'a> {
             DriverInput::Hosts(Err(reason)) => self.decide(JobInput::Undiscovered(reason), now),
             DriverInput::Hello(index, version) => {
                 self.machine.on(JobInput::Heard(id(index)), now);
-                self.gather(id(index), host_setup::HostSetupInput::Hello { version }, now);
+                self.gather(id(index), HostSetupInput::Hello { version }, now);
             }
             DriverInput::Agent(index, message) => self.on_agent_message(id(index), message, now),
             DriverInput::AgentGone(index, host_problem) => {

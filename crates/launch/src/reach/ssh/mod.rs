@@ -105,9 +105,9 @@ pub(crate) fn invocation(destination: &Destination, words: &[&str]) -> Vec<OsStr
     let mut command: Vec<OsString> = ["ssh", "-T", "-x"].map(OsString::from).to_vec();
     let more = [
         format!("ConnectTimeout={}", options.time_limit),
-        // The lifeline notices a dead host sooner; this is for half-dead ones.
-        "ServerAliveInterval=5".to_owned(),
-        "ServerAliveCountMax=6".to_owned(),
+        // The lifeline notices a dead host, and the job machine a frozen one, which may resume: ssh
+        // would take it for dead.
+        "ServerAliveInterval=0".to_owned(),
         "LogLevel=ERROR".to_owned(),
     ];
     for option in options.unasking().into_iter().chain(more) {
@@ -148,6 +148,7 @@ mod tests {
             "BatchMode=yes",
             "StrictHostKeyChecking=yes",
             "ConnectTimeout=30",
+            "ServerAliveInterval=0",
             "-p 12345 -i /keys/id -- me@node-b sh -c '",
             "' ronde /venv/bin/horovodrun __ronde-guardian m-1",
         ] {

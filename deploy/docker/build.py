@@ -106,19 +106,24 @@ class Build:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("targets", nargs="*", default=TARGETS, help="slim, cpu, cuda [all]")
-    parser.add_argument("--wheel", type=Path, help="the wheel to install [built from this checkout]")
+    parser.add_argument(
+        "--wheel", type=Path, help="the wheel to install [built from this checkout]"
+    )
     parser.add_argument("--cpu-frameworks", help="packages of the image `cpu`")
     parser.add_argument("--cuda-frameworks", help="packages of the image `cuda`")
     parser.add_argument("--cuda-base", help="base image of `cuda`")
+    parser.add_argument("--own-engine", action="store_true", help="start one even if there is one")
     options = vars(parser.parse_args())
-    targets = options.pop("targets")
+    targets, own = options.pop("targets"), options.pop("own_engine")
     if unknown := [name for name in targets if name not in TARGETS]:
         parser.error(f"`{unknown[0]}` is none of {', '.join(TARGETS)}")
     try:
-        with some_engine() as engine:
+        with own_engine() if own else some_engine() as engine:
             build_all(engine, Build(**options), targets)
     except NoEngine as error:
-        sys.exit(f"error: there is no Docker engine: {error}\nhint: install Docker, or run this as root")
+        sys.exit(
+            f"error: there is no Docker engine: {error}\nhint: install Docker, or run this as root"
+        )
 
 
 def build_all(engine, build, targets):
@@ -135,9 +140,14 @@ def some_engine():
     engine = Engine()
     if shutil.which("docker") and engine.answers():
         return Borrowed()
+    note("there is no Docker engine here: starting one, which ends with this command")
+    return own_engine()
+
+
+def own_engine():
+    """An engine of our own, for `with`."""
     if why := why_no_machine():
         raise NoEngine(why)
-    note("there is no Docker engine here: starting one, which ends with this command")
     return Machine("node7")
 
 
@@ -161,12 +171,17 @@ def make_base(engine):
     if engine.has(LOCAL_BASE):
         return
     if os.geteuid() != 0 or shutil.which("debootstrap") is None:
-        sys.exit("error: making a base image takes root and `debootstrap`\nhint: install debootstrap")
+        sys.exit(
+            "error: making a base image takes root and `debootstrap`\nhint: install debootstrap"
+        )
     root = KEPT / "root"
     if not (root / "usr/bin/tini").exists():
         shutil.rmtree(root, ignore_errors=True)
         run("debootstrap", "--variant=minbase", f"--include={DEBIAN}", SUITE, root, quiet=True)
-        for waste in (*root.glob("var/cache/apt/archives/*.deb"), *root.glob("var/lib/apt/lists/*_*")):
+        for waste in (
+            *root.glob("var/cache/apt/archives/*.deb"),
+            *root.glob("var/lib/apt/lists/*_*"),
+        ):
             waste.unlink()
     with subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE) as tar:
         engine.must("import", "-", LOCAL_BASE, stdin=tar.stdout, limit=300)

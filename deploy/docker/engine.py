@@ -156,7 +156,11 @@ def why_no_machine():
     if os.geteuid() != 0:
         return "starting one takes root"
     if missing() and shutil.which("apt-get"):
-        quiet = {"check": False, "stdout": subprocess.DEVNULL, "env": {**os.environ, **NO_QUESTIONS}}
+        quiet = {
+            "check": False,
+            "stdout": subprocess.DEVNULL,
+            "env": {**os.environ, **NO_QUESTIONS},
+        }
         subprocess.run(["apt-get", "update", "-qq"], **quiet)
         install = ("apt-get", "install", "-y", "-qq", "--no-install-recommends")
         subprocess.run([*install, *PACKAGES], **quiet)

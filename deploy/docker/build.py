@@ -9,23 +9,28 @@ started, as root (see `engine.py`).
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import platform
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine import KEPT, TOP, Engine, Machine, NoEngine, why_no_machine
 
 TARGETS = ("slim", "cpu", "cuda")
-WHEELS = KEPT / "wheels"
+WHEELS, CONTEXT = KEPT / "wheels", KEPT / "context"
 BASE = "debian:bookworm-slim"
 # Made here if that cannot be pulled; the versions of Debian's release.
 LOCAL_BASE, SUITE, PYTHON = "ronde-base:bookworm", "bookworm", "3.11"
 DEBIAN = "ca-certificates,iproute2,openssh-client,openssh-server,procps,python3,python3-pip"
 DEBIAN += ",python3-venv,tini"
+# What every image has, besides Ronde.
+NEEDED = "numpy cloudpickle"
+# In place of frameworks, where they are not wanted.
+SMALL = "packaging"
 # Without the CPU builds of torch, which are in an index of their own.
 LOCAL_CPU = "tensorflow-cpu keras scikit-learn tqdm"
 
@@ -38,69 +43,68 @@ class Build:
     cpu_frameworks: str | None = None
     cuda_frameworks: str | None = None
     cuda_base: str | None = None
-    arguments: dict[str, str] = field(default_factory=dict)
 
-    def prepare(self, engine, targets):
-        """Chooses the base and collects the wheels."""
+    def prepare(self, engine):
+        """Takes Ronde's wheel, and chooses the base and where packages come from."""
         self._take_wheel()
-        if pulled(engine, BASE):
-            self.arguments["WHEELS"] = relative(WHEELS / "slim")
-            self._name_frameworks()
+        self.from_index = pulled(engine, BASE)
+        if self.from_index:
             return
         note(f"`{BASE}` cannot be pulled: building on a Debian made here, from downloaded wheels")
         make_base(engine)
-        self.arguments |= {"BASE": LOCAL_BASE, "PIP_OPTIONS": "--no-index"}
-        self.arguments["WHEELS"] = relative(WHEELS / "slim")
-        download("slim", "numpy cloudpickle>=2.2")
         self.cpu_frameworks = self.cpu_frameworks or LOCAL_CPU
-        if "cuda" in targets and self.cuda_base is None:
-            note("it stands in for the CUDA base image, too: this `cuda` has no CUDA of its own")
+        if self.cuda_base is None:
+            note("it stands in for the CUDA base image, too: that `cuda` has no CUDA of its own")
             self.cuda_base = LOCAL_BASE
-        # The classic builder also builds the stages of the targets before the one it was asked for.
-        self.cpu_frameworks = self.cpu_frameworks if "cpu" in targets else "numpy"
-        for target in TARGETS[1:]:
-            if target in targets:
-                download(target, self._frameworks(target))
-            self.arguments[f"{target.upper()}_WHEELS"] = relative(WHEELS / target)
-            (WHEELS / target).mkdir(exist_ok=True)
-        self._name_frameworks()
 
     def _take_wheel(self):
-        folder = WHEELS / "slim"
-        folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob("ronde-*.whl"):
-            old.unlink()
+        folder = WHEELS / "ronde"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         if self.wheel is not None:
             shutil.copy(self.wheel, folder)
             return
         uv = Path(sys.executable).with_name("uv")
         run(uv, "build", "--quiet", "--wheel", "--out-dir", folder, TOP)
 
-    def _frameworks(self, target):
-        named = {"cpu": self.cpu_frameworks, "cuda": self.cuda_frameworks}[target]
-        return named or default_of(f"{target.upper()}_FRAMEWORKS")
-
-    def _name_frameworks(self):
-        names = {
-            "CPU_FRAMEWORKS": self.cpu_frameworks,
-            "CUDA_FRAMEWORKS": self.cuda_frameworks,
-            "CUDA_BASE": self.cuda_base,
-        }
-        self.arguments |= {name: value for name, value in names.items() if value is not None}
-
     def image(self, engine, target):
         """Builds one target and returns the image's name."""
         name = f"ronde:{target}"
-        words = ["build", "-f", TOP / "deploy/docker/Dockerfile", "--target", target, "-t", name]
-        for argument, value in self.arguments.items():
+        arguments = {"WHEELS": "wheels/ronde", **self._packages(target)}
+        if not self.from_index:
+            arguments |= {"BASE": LOCAL_BASE, "PIP_OPTIONS": "--no-index"}
+        if self.cuda_base is not None:
+            arguments["CUDA_BASE"] = self.cuda_base
+        dockerfile = CONTEXT / "deploy/docker/Dockerfile"
+        words = ["build", "-f", dockerfile, "--target", target, "-t", name]
+        for argument, value in arguments.items():
             words += ["--build-arg", f"{argument}={value}"]
         # The classic builder takes a base that only this engine has.
-        classic = {"DOCKER_BUILDKIT": "0"} if "BASE" in self.arguments else {}
-        env = {**os.environ, **classic}
-        done = subprocess.run(engine.command(*words, TOP), env=env, check=False)
-        if done.returncode != 0:
+        env = os.environ if self.from_index else {**os.environ, "DOCKER_BUILDKIT": "0"}
+        if subprocess.run(engine.command(*words, CONTEXT), env=env, check=False).returncode != 0:
             sys.exit(f"error: the image `{name}` does not build; the lines above say why")
         return name
+
+    def _packages(self, target):
+        """Prepares the context of a target; returns the arguments about packages."""
+        frameworks = {"cpu": self.cpu_frameworks, "cuda": self.cuda_frameworks}
+        # The classic builder builds the stages of other targets, too: those stay small.
+        arguments = {
+            f"{other.upper()}_FRAMEWORKS": SMALL for other in frameworks if other != target
+        }
+        if frameworks.get(target) is not None:
+            arguments[f"{target.upper()}_FRAMEWORKS"] = frameworks[target]
+        folders = [WHEELS / "ronde"]
+        if not self.from_index:
+            packages = {"slim": NEEDED, "cpu": SMALL, "cuda": SMALL}
+            if target in frameworks:
+                named = frameworks[target] or default_of(f"{target.upper()}_FRAMEWORKS")
+                packages[target] = named if target == "cpu" else f"{NEEDED} {named}"
+            for other, wanted in packages.items():
+                folders.append(download(wanted))
+                arguments[f"{other.upper()}_WHEELS"] = f"wheels/{folders[-1].name}"
+        make_context(folders)
+        return arguments
 
 
 def main():
@@ -128,7 +132,7 @@ def main():
 
 def build_all(engine, build, targets):
     """Builds the targets and prints how large they are."""
-    build.prepare(engine, targets)
+    build.prepare(engine)
     for target in [name for name in TARGETS if name in targets]:
         name = build.image(engine, target)
         size = int(engine.must("image", "inspect", "-f", "{{.Size}}", name))
@@ -187,21 +191,31 @@ def make_base(engine):
         engine.must("import", "-", LOCAL_BASE, stdin=tar.stdout, limit=300)
 
 
-def download(target, packages):
-    """Puts wheels of the packages, and of all they need, into the target's folder."""
-    folder = WHEELS / target
-    folder.mkdir(parents=True, exist_ok=True)
-    listed = folder / "packages.txt"
-    if listed.exists() and listed.read_text() == packages:
-        return
-    note(f"downloading wheels for `{target}`: {packages}")
+def make_context(folders):
+    """Collects what the Dockerfile copies, and only the wheels that this build needs."""
+    shutil.rmtree(CONTEXT, ignore_errors=True)
+    for name in ("deploy/docker", "examples"):
+        shutil.copytree(TOP / name, CONTEXT / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in set(folders):
+        shutil.copytree(folder, CONTEXT / "wheels" / folder.name, copy_function=os.link)
+
+
+def download(packages):
+    """The folder with wheels of the packages and of all they need, downloaded once."""
+    folder = WHEELS / hashlib.sha256(packages.encode()).hexdigest()[:12]
+    if folder.exists():
+        return folder
+    note(f"downloading wheels: {packages}")
+    unfinished = folder.with_suffix(".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
     machine = platform.machine()
     places = [f"manylinux_2_{minor}_{machine}" for minor in range(5, 37)]
     places += [f"manylinux2014_{machine}", f"linux_{machine}"]
-    options = ["--quiet", "--only-binary=:all:", f"--python-version={PYTHON}", "--dest", folder]
+    options = ["--quiet", "--only-binary=:all:", f"--python-version={PYTHON}", "--dest", unfinished]
     options += [f"--platform={place}" for place in places]
     run(sys.executable, "-m", "pip", "download", *options, *packages.split())
-    listed.write_text(packages)
+    unfinished.rename(folder)
+    return folder
 
 
 def default_of(argument):
@@ -210,10 +224,6 @@ def default_of(argument):
         if line.startswith(f"ARG {argument}="):
             return line.partition("=")[2].strip('"')
     raise LookupError(argument)
-
-
-def relative(path):
-    return str(path.relative_to(TOP))
 
 
 def note(text):

@@ -20,6 +20,7 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parents[2]
 KEPT = TOP / ".tools" / "images"
 PACKAGES = ("docker.io", "containerd", "runc", "iptables", "debootstrap", "iproute2")
+PACKAGES += ("docker-compose",)
 COMMANDS = ("docker", "dockerd", "containerd", "runc", "iptables", "debootstrap", "ip", "nsenter")
 # The machine's own places for what people mount from a host; nothing of them is on the real disk.
 PLACES = ("/opt", "/mnt", "/home", "/data")
@@ -174,4 +175,15 @@ NO_QUESTIONS = {"DEBIAN_FRONTEND": "noninteractive"}
 
 def missing():
     """The commands that a machine needs and this one does not have."""
-    return [name for name in COMMANDS if shutil.which(name) is None]
+    absent = [name for name in COMMANDS if shutil.which(name) is None]
+    if not absent and compose() is None:
+        absent.append("docker-compose")
+    return absent
+
+
+def compose():
+    """The command line of Compose, which is a program or a plugin of `docker`, or None."""
+    if shutil.which("docker-compose"):
+        return "docker-compose"
+    plugin = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)
+    return "docker compose" if plugin.returncode == 0 else None

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 TOP = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TOP / "deploy" / "docker"))
+sys.path[:0] = [str(TOP / "deploy" / "docker"), str(TOP / "tests" / "integration")]
 
 from machines import Machines  # noqa: E402 - needs the path above
 

@@ -99,7 +99,7 @@ class Machines:
 
 def shell(machine, line, limit=LIMIT_SECONDS, **options):
     """Runs a command line as a person on the machine would; `docker` there is its engine."""
-    env = {**os.environ, "DOCKER_HOST": machine.options[1]}
+    env = options.pop("env", {**os.environ, "DOCKER_HOST": machine.options[1]})
     options = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, **options}
     return subprocess.run(["bash", "-c", line], env=env, timeout=limit, check=False, **options)
 
@@ -114,7 +114,7 @@ class Running:
     """A command line that is still running; killed at the end of the `with` block."""
 
     def __init__(self, machine, line):
-        self.file = tempfile.TemporaryFile("w+")
+        self.file = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed at the end of the block
         env = {**os.environ, "DOCKER_HOST": machine.options[1]}
         self.process = subprocess.Popen(
             ["bash", "-c", f"exec {line}"],

@@ -1,10 +1,6 @@
 """Jobs on several containers: over ssh, over `docker exec`, and what happens to one of them."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
 from machines import FOREVER, SLIM, WHERE, Running, listens, python, shell, succeeds, until
 
 KEYS = "-v /opt/horovod/ssh:/root/.ssh:ro"
@@ -64,7 +60,7 @@ def test_a_paused_worker_is_noticed(pair):
 
 
 def test_ssh_without_an_entry_for_the_user_says_why(pair):
-    line = f"docker run --rm --user 12345 --network jobs {SLIM} horovodrun -np 1 -H two:1 -p 12345 true"
-    done = shell(pair, line)
+    job = "horovodrun -np 1 -H two:1 -p 12345 true"
+    done = shell(pair, f"docker run --rm --user 12345 --network jobs {SLIM} {job}")
     assert done.returncode == 1
     assert "No user exists for uid 12345" in done.stderr, done.stderr

@@ -11,7 +11,6 @@ import subprocess
 import time
 
 import pytest
-
 from machines import ADDRESSES, CPU, LIMIT_SECONDS, SLIM, Running, listens, shell, succeeds
 
 WORKER = """docker run -d --name hworker --network=host -v /opt/horovod/ssh:/root/.ssh:ro {image} \
@@ -29,15 +28,18 @@ parser.add_argument("--use_fp16", action="store_true")
 options = parser.parse_args()
 assert options.variable_update == "horovod"
 hvd.init()
-gradient = hvd.allreduce(numpy.full(1 << 20, hvd.rank(), "float16" if options.use_fp16 else "float32"))
+kind = "float16" if options.use_fp16 else "float32"
+gradient = hvd.allreduce(numpy.full(1 << 20, hvd.rank(), kind))
 print("rank", hvd.rank(), "average", gradient[0], gradient.dtype, flush=True)
 """
 # A module in a shared folder, with the flags of a trainer that is not ours.
 TRAINER = """
 import argparse, os, horovod.raw as hvd, numpy
 parser = argparse.ArgumentParser()
-parser.add_argument("-s"); parser.add_argument("--lock-dir")
-parser.add_argument("--use-cpu", action="store_true"); parser.add_argument("--horovod", action="store_true")
+for name in ("-s", "--lock-dir"):
+    parser.add_argument(name)
+for name in ("--use-cpu", "--horovod"):
+    parser.add_argument(name, action="store_true")
 options = parser.parse_args()
 hvd.init()
 words = sum(len(line.split()) for line in open(options.s))
@@ -143,7 +145,8 @@ def test_capabilities_shared_memory_and_the_network_of_the_host(node7, node8):
     with Typed(node7, f"docker run -it {flags} {keys} --name n1 --hostname n1 {SLIM}") as terminal:
         output = terminal.types(
             f"horovodrun -np 4 -H localhost:2,{ADDRESSES['node8']}:2 -p 12345 python "
-            "tf_cnn_benchmarks.py --model resnet50 --batch_size 16 --variable_update horovod --use_fp16"
+            "tf_cnn_benchmarks.py --model resnet50 --batch_size 16 --variable_update horovod "
+            "--use_fp16"
         )
     assert "exit code 0" in output, output
     assert output.count("average 1.5 float16") == 4

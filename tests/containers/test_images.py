@@ -1,7 +1,6 @@
 """What is in the images, and what is not."""
 
 import pytest
-
 from machines import CPU, CUDA, LIMIT_SECONDS, SLIM, WHERE, python, shell, succeeds
 
 IMAGES = (SLIM, CPU, CUDA)
@@ -75,7 +74,7 @@ with zipfile.ZipFile('/mnt/share/greeting-1.0-py3-none-any.whl', 'w') as file:
     info = 'greeting-1.0.dist-info/'
     file.writestr('greeting.py', '')
     file.writestr(info + 'METADATA', 'Metadata-Version: 2.1\\nName: greeting\\nVersion: 1.0\\n')
-    file.writestr(info + 'WHEEL', 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')
+    file.writestr(info + 'WHEEL', 'Wheel-Version: 1.0\\nTag: py3-none-any\\n')
     file.writestr(info + 'RECORD', '')
 """.strip()
 

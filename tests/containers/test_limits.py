@@ -1,7 +1,6 @@
 """Containers with less: limits, a read-only system, no capabilities, no network, no user."""
 
 import pytest
-
 from machines import SLIM, WHERE, listens, python, shell, succeeds
 
 LESS = (

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Links our examples to the paths at which Horovod's images have theirs, so that command lines from
-# guides find a program for the same purpose. Runs in the Dockerfile.
+# Finishes an image: links our examples to the paths at which Horovod's images have theirs, so that
+# command lines from guides find a program for the same purpose, and checks that Ronde works. Runs in
+# the Dockerfile.
 set -eu
 cd /horovod/examples
 
@@ -23,3 +24,6 @@ link 10-tensorflow-tape/train.py tensorflow2/tensorflow2_mnist.py
 link 11-keras-fit/train.py tensorflow2/tensorflow2_keras_mnist.py \
   keras/keras_mnist.py keras/keras_mnist_advanced.py keras_mnist_advanced.py
 link 12-tensorflow-1/train.py tensorflow/tensorflow_mnist.py
+
+horovodrun --check-build
+python -c 'import horovod.raw as hvd; hvd.init(); assert hvd.size() == 1'

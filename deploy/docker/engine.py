@@ -133,7 +133,7 @@ class Machine(Engine):
 
     def enter(self, *words, **options):
         """Runs a command on the machine, outside of containers; returns its output."""
-        place = ["nsenter", "-t", str(self.pid), "--net", "--uts", "--mount", "--wd=/"]
+        place = ["nsenter", "-t", str(self.pid), "--net", "--uts", "--mount", "--pid", "--wd=/"]
         options = {"capture_output": True, "text": True, **options}
         return subprocess.run([*place, *map(str, words)], check=True, **options).stdout
 

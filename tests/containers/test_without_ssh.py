@@ -23,6 +23,7 @@ def key(machines):
         path = machine.path(KEY)
         path.write_text("6" * 64 + "\n")
         path.chmod(0o600)
+        os.chown(path, 0, 0)
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_the_order_of_start_does_not_matter(key, node7):
     succeeds(shell(node7, "docker network create jobs"))
     stand(node7, "one")
     with Running(node7, job("one:2,two:2", WHERE)) as early:
-        early.says("two")
+        until(lambda: node7.run("top", "driver", "-o", "pid,args").stdout.count("horovodrun") > 1)
         stand(node7, "two")
         assert early.ends() == 0, early.output
         assert early.output.count(" of 4 on ") == 4
@@ -133,12 +134,9 @@ def test_a_stopped_agent_leaves_an_elastic_job_in_order(agents, machines):
     said = machines.share / "said"
     said.mkdir()
     (said / "program.py").write_text(ELASTIC)
-    launcher = (
-        "horovodrun -np 4 --min-np 2 -H one:2,two:2 --reach agent python /mnt/share/said/program.py"
-    )
-    with Running(
-        agents, f"docker run --rm --network jobs {SHARE} {HOLDS_KEY} {SLIM} {launcher}"
-    ) as running:
+    launcher = "horovodrun -np 4 --min-np 2 -H one:2,two:2 --reach agent python program.py"
+    options = f"--network jobs {SHARE} -w /mnt/share/said {HOLDS_KEY}"
+    with Running(agents, f"docker run --rm {options} {SLIM} {launcher}") as running:
         until(lambda: worlds(said).count(4) == 4, lambda: running.output)
         agents.must("stop", "-t", LIMIT_SECONDS, "two")
         assert agents.must("inspect", "-f", "{{.State.ExitCode}}", "two") != "137"

@@ -25,5 +25,9 @@ link 11-keras-fit/train.py tensorflow2/tensorflow2_keras_mnist.py \
   keras/keras_mnist.py keras/keras_mnist_advanced.py keras_mnist_advanced.py
 link 12-tensorflow-1/train.py tensorflow/tensorflow_mnist.py
 
+# Ranks run in the directory where the job was started. People start it in a project mounted here, and
+# not everyone mounts it for the workers, too: `python -c` and modules run without it.
+mkdir -p /workspace
+
 horovodrun --check-build
 python -c 'import horovod.raw as hvd; hvd.init(); assert hvd.size() == 1'

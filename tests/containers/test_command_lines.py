@@ -6,13 +6,16 @@ Without a GPU, `--gpus all` is left out and one test checks what Docker says abo
 import os
 import pty
 import re
+import resource
 import select
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from machines import ADDRESSES, CPU, LIMIT_SECONDS, SLIM, Running, listens, shell, succeeds
 
+CAP_SYS_RESOURCE = 24
 WORKER = """docker run -d --name hworker --network=host -v /opt/horovod/ssh:/root/.ssh:ro {image} \
   /usr/sbin/sshd -p 12345 -D -o PermitRootLogin=yes -o PubkeyAuthentication=yes \
   -o PasswordAuthentication=no"""
@@ -85,6 +88,14 @@ class Typed:
                 self.output += os.read(self.ours, 65536).decode(errors="replace")
 
 
+def memlock():
+    """The option without a limit for locked memory, unless this machine may not raise limits."""
+    mask = re.search(r"CapEff:\s*(\w+)", Path("/proc/self/status").read_text())[1]
+    may_raise = int(mask, 16) >> CAP_SYS_RESOURCE & 1
+    _, most = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return "--ulimit memlock=-1" if may_raise else f"--ulimit memlock={most}"
+
+
 def worker(machine, image=SLIM):
     succeeds(shell(machine, WORKER.format(image=image)))
     listens(machine, 12345)
@@ -136,7 +147,7 @@ def test_capabilities_shared_memory_and_the_network_of_the_host(node7, node8):
         program.write_text(BENCHMARK)
     flags = (
         "--cap-add sys_admin --cap-add sys_ptrace --security-opt seccomp=unconfined --shm-size=50g "
-        "--ulimit memlock=-1 --ipc=host -v /data:/data --network host"
+        f"{memlock()} --ipc=host -v /data:/data --network host"
     )
     keys = "-v /opt/horovod/ssh:/root/.ssh:ro -w /data"
     line = f"docker run -d {flags} {keys} --name n2 --hostname n2 {SLIM} /usr/sbin/sshd -p 12345 -D"

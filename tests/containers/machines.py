@@ -78,6 +78,7 @@ class Machines:
                 self.node7.command("save", image), stdout=subprocess.PIPE
             ) as save:
                 self.node8.must("load", stdin=save.stdout, limit=600)
+        self.node8.must("image", "prune", "-f", limit=300)
 
     def _files(self):
         keys = self.share / "ssh"

@@ -43,6 +43,7 @@ class Build:
     cpu_frameworks: str | None = None
     cuda_frameworks: str | None = None
     cuda_base: str | None = None
+    cpu_index: str | None = None
 
     def prepare(self, engine):
         """Takes Ronde's wheel, and chooses the base and where packages come from."""
@@ -73,8 +74,8 @@ class Build:
         arguments = {"WHEELS": "wheels/ronde", **self._packages(target)}
         if not self.from_index:
             arguments |= {"BASE": LOCAL_BASE, "PIP_OPTIONS": "--no-index"}
-        if self.cuda_base is not None:
-            arguments["CUDA_BASE"] = self.cuda_base
+        named = {"CUDA_BASE": self.cuda_base, "CPU_INDEX": self.cpu_index}
+        arguments |= {key: value for key, value in named.items() if value is not None}
         dockerfile = CONTEXT / "deploy/docker/Dockerfile"
         words = ["build", "-f", dockerfile, "--target", target, "-t", name]
         for argument, value in arguments.items():
@@ -101,7 +102,7 @@ class Build:
                 named = frameworks[target] or default_of(f"{target.upper()}_FRAMEWORKS")
                 packages[target] = named if target == "cpu" else f"{NEEDED} {named}"
             for other, wanted in packages.items():
-                folders.append(download(wanted))
+                folders.append(download(wanted, self.cpu_index if other == "cpu" else None))
                 arguments[f"{other.upper()}_WHEELS"] = f"wheels/{folders[-1].name}"
         make_context(folders)
         return arguments
@@ -116,6 +117,7 @@ def main():
     parser.add_argument("--cpu-frameworks", help="packages of the image `cpu`")
     parser.add_argument("--cuda-frameworks", help="packages of the image `cuda`")
     parser.add_argument("--cuda-base", help="base image of `cuda`")
+    parser.add_argument("--cpu-index", help="address of PyTorch's index of CPU builds, for `cpu`")
     parser.add_argument("--own-engine", action="store_true", help="start one even if there is one")
     options = vars(parser.parse_args())
     targets, own = options.pop("targets"), options.pop("own_engine")
@@ -203,7 +205,7 @@ def make_context(folders):
         shutil.copytree(folder, CONTEXT / "wheels" / folder.name, copy_function=os.link)
 
 
-def download(packages):
+def download(packages, index=None):
     """The folder with wheels of the packages and of all they need, downloaded once."""
     folder = WHEELS / hashlib.sha256(packages.encode()).hexdigest()[:12]
     if folder.exists():
@@ -216,6 +218,7 @@ def download(packages):
     places += [f"manylinux2014_{machine}", f"linux_{machine}"]
     options = ["--quiet", "--only-binary=:all:", f"--python-version={PYTHON}", "--dest", unfinished]
     options += [f"--platform={place}" for place in places]
+    options += ["--extra-index-url", index] if index else []
     run(sys.executable, "-m", "pip", "download", *options, *packages.split())
     unfinished.rename(folder)
     return folder

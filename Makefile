@@ -22,7 +22,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test check rust-lint rust-test python-lint python-types python-test python-single \
-  docs lab matrix dist dist-check gpu mxnet deny bench bench-results bench-training soak loom fuzz clean
+  docs lab matrix dist dist-check images containers gpu mxnet deny bench bench-results bench-training soak loom fuzz clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -123,6 +123,15 @@ dist: .tools/dist/installed ## Build and check the files of a release: wheels, s
 
 dist-check: .venv/bin/uv ## Install them in bare Debian systems, old, new and under qemu; as root
 	.venv/bin/python tests/dist.py $(SYSTEMS)
+
+images: .venv/bin/uv ## Build the container images; WHEEL names a wheel, TARGETS some of slim, cpu and cuda
+	.venv/bin/python deploy/docker/build.py $(TARGETS) $(if $(WHEEL),--wheel $(WHEEL))
+
+# Its own engines end with it; the images stay in .tools/images. The CUDA base is a stand-in there.
+containers: .venv/dev .venv/ronde lab ## Run the tests in containers of small images, on two Docker engines of its own; as root
+	.venv/bin/python deploy/docker/build.py --own-engine --cuda-frameworks cloudpickle \
+	  $(if $(WHEEL),--wheel $(WHEEL))
+	.venv/bin/pytest tests/containers
 
 clean: ## Remove everything that was built or installed
 	rm -rf .venv .tools target fuzz/target dist site wheel-parts .mypy_cache .pytest_cache .ruff_cache

@@ -173,6 +173,9 @@ pub(crate) const PLACES: &[(&str, &str)] = &[
     (concat!("download.", "pytorch.org"), "a registry host: the tools know theirs"),
 ];
 
+/// Paths that are the same in every container of our images, where people mount their keys.
+pub(crate) const PLACES_IN_IMAGES: &[&str] = &[concat!("/ro", "ot/.ssh")];
+
 /// Where Python may read or write environment variables. All other code uses `environment`, or the
 /// native module, which has read them.
 pub(crate) const ENVIRONMENT_PLACES: &[&str] = &[

@@ -157,8 +157,8 @@ def test_ssh_errors_are_reported_with_a_hint(lab, tmp_path):
             ["-p", PORT, "-i", tmp_path / "other", "-H", "node-a:1,node-b:1"],
             {"RONDE_TEST_NO_KEY": "1"},
             "`node-b`: ssh login failed: root@node-b: Permission denied (publickey).",
-            f"install your key with `ssh-copy-id -p {PORT} -i {tmp_path / 'other'} node-b`, or pass "
-            "another key with `-i`",
+            f"install your key with `ssh-copy-id -p {PORT} -i {tmp_path / 'other'} node-b`, or "
+            "pass another key with `-i`",
         ),
         (
             ["-p", "2223", "-H", "node-a:1,node-b:1"],

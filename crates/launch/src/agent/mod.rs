@@ -162,6 +162,9 @@ where
             _ = hangup.recv() => break AgentExit::Stopped,
         }
     };
+    if let Some(files) = agent.files.take() {
+        let _ = timeout(DRAIN, files.end()).await;
+    }
     agent.clear_up(agent_exit, &mut commands).await;
     drop(agent);
     let _ = timeout(DRAIN, writer).await;

@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
 
 use ronde_control::wire::agent::AgentToDriver;
 use ronde_control::wire::copy::{
@@ -22,26 +23,28 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
 
 use crate::hosts::hostname;
 
 /// Commands that may wait for the disk; more than the window lets through.
 const COMMANDS: usize = 4096;
 
-/// What a file is called until it is complete, with the name of this host: several may share the
-/// folder.
+/// What a file is called until it is complete, with the names of this host and process: several hosts
+/// may share the folder, and an interrupted copy may not have ended yet when the next one begins.
 const PART: &str = ".ronde-part-";
 
 /// Writes what the driver sends.
 pub(super) struct FileReceiver {
     commands: mpsc::Sender<CopyCommand>,
+    thread: JoinHandle<()>,
 }
 
 impl FileReceiver {
-    /// Starts the thread; it ends when this is dropped. Answers go to `news`.
+    /// Starts the thread. Answers go to `news`.
     pub(super) fn start(news: mpsc::Sender<AgentToDriver>) -> io::Result<FileReceiver> {
         let (commands, mut incoming) = mpsc::channel(COMMANDS);
-        std::thread::Builder::new().name("receive files".into()).spawn(move || {
+        let thread = thread::Builder::new().name("receive files".into()).spawn(move || {
             let mut copy = Copy::default();
             while let Some(command) = incoming.blocking_recv() {
                 let answer = copy.on(command).unwrap_or_else(|reason| {
@@ -54,7 +57,14 @@ impl FileReceiver {
                 }
             }
         })?;
-        Ok(FileReceiver { commands })
+        Ok(FileReceiver { commands, thread })
+    }
+
+    /// Ends the thread, which removes a file that is not complete.
+    pub(super) async fn end(self) {
+        let FileReceiver { commands, thread } = self;
+        drop(commands);
+        let _ = spawn_blocking(|| thread.join()).await;
     }
 
     /// Passes a command on.
@@ -199,9 +209,8 @@ impl Copy {
 
     fn create(&self, path: &[u8]) -> io::Result<PartFile> {
         let (folder, name) = self.parent(path)?;
-        let part = [b".", name.as_bytes(), PART.as_bytes(), hostname().as_bytes()].concat();
-        // Left by a copy that was interrupted.
-        let _ = unlinkat(&folder, part.as_slice(), AtFlags::empty());
+        let owner = format!("{PART}{}-{}", hostname(), std::process::id());
+        let part = [b".", name.as_bytes(), owner.as_bytes()].concat();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let file =
             openat(&folder, part.as_slice(), flags | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)?;

@@ -58,6 +58,9 @@ fn help() {
           --network-interfaces <NAMES>  Network interfaces to use between hosts, as in `eth0,ib0`; each
                                         host uses the ones it has; may be repeated [default: any that
                                         work]
+          --port-range <LOW-HIGH>       Ports to listen on, as in `29600-29700`, for firewalls and
+                                        published ports of containers; several ranges are separated by
+                                        commas [default: chosen by the system]
           --start-timeout <SECONDS>     How long to wait for each host to respond, in seconds [default:
                                         3]
           --json                        Print JSON instead of tables

@@ -102,6 +102,8 @@ fn help() {
                                           [default: 30]
           --gpus-per-rank <N>             Give each process this many GPUs of its host, by setting
                                           CUDA_VISIBLE_DEVICES [default: all GPUs]
+          --workdir <DIRECTORY>           Directory in which the command runs on every host [default:
+                                          the current directory]
           --output-filename <DIRECTORY>   Also save each rank's output to `rank.N/stdout` and
                                           `rank.N/stderr` in this directory
           --event-log <FILE>              Write the job's events to this file, as JSON lines
@@ -113,6 +115,9 @@ fn help() {
           --ranks <RANKS>                 Show only the output of these ranks, as in `0,2` or `0-3`;
                                           also written `--only-rank 0`
           --config-file <FILE>            A YAML file with options; the command line takes precedence
+          --port-range <LOW-HIGH>         Ports to listen on, as in `29600-29700`, for firewalls and
+                                          published ports of containers; several ranges are separated by
+                                          commas [default: chosen by the system]
           --verbose                       Log each step to standard error
           --check-build                   Show what this installation supports; also written `-cb`
       -v, --version                       Print the version

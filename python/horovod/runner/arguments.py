@@ -24,6 +24,8 @@ class _HorovodArgs:
         self.listen: str | None = None
         self.key_file: str | None = None
         self.nics: list[str] = []
+        self.port_range: str | None = None
+        self.workdir: str | None = None
         self.start_timeout: int | None = None
         self.ssh_port: int | None = None
         self.ssh_identity_file: str | None = None
@@ -89,6 +91,8 @@ class _HorovodArgs:
             ("--listen", self.listen),
             ("--key-file", self.key_file),
             ("--network-interfaces", ",".join(self.nics) or None),
+            ("--port-range", self.port_range),
+            ("--workdir", self.workdir),
             ("--start-timeout", self.start_timeout),
             ("--ssh-port", self.ssh_port),
             ("--ssh-identity-file", self.ssh_identity_file),

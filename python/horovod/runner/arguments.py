@@ -29,6 +29,10 @@ class _HorovodArgs:
         self.start_timeout: int | None = None
         self.ssh_port: int | None = None
         self.ssh_identity_file: str | None = None
+        self.reach: str | None = None
+        self.agent_port: int | None = None
+        self.agent_key_file: str | None = None
+        self.rsh: str | None = None
         self.disable_cache: bool | None = None
         self.output_filename: str | None = None
         self.event_log: str | None = None
@@ -96,6 +100,10 @@ class _HorovodArgs:
             ("--start-timeout", self.start_timeout),
             ("--ssh-port", self.ssh_port),
             ("--ssh-identity-file", self.ssh_identity_file),
+            ("--reach", self.reach),
+            ("--agent-port", self.agent_port),
+            ("--agent-key-file", self.agent_key_file),
+            ("--rsh", self.rsh),
             ("--output-filename", self.output_filename),
             ("--event-log", self.event_log),
             ("--gpus-per-rank", self.gpus_per_rank),

@@ -50,6 +50,7 @@ class Machines:
             self.node7, self.node8 = (
                 stack.enter_context(Machine(name, address, others)) for name, address in others
             )
+            self.tidy()
             self.node7.plug_into(self.node8)
             self.share = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             self._images()
@@ -61,7 +62,7 @@ class Machines:
         self._stack.close()
 
     def tidy(self):
-        """Removes the containers and networks of a test."""
+        """Removes the containers and networks of a test, or of one that was interrupted."""
         for machine in (self.node7, self.node8):
             if left := machine.must("ps", "-aq").split():
                 machine.must("rm", "-f", "-v", *left)

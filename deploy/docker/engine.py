@@ -24,6 +24,7 @@ PACKAGES += ("docker-compose",)
 COMMANDS = ("docker", "dockerd", "containerd", "runc", "iptables", "debootstrap", "ip", "nsenter")
 # The machine's own places for what people mount from a host; nothing of them is on the real disk.
 PLACES = ("/opt", "/mnt", "/home", "/data")
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
 UNSHARE = ("unshare", "--net", "--uts", "--mount", "--propagation", "slave")
 UNSHARE += ("--pid", "--fork", "--kill-child", "--mount-proc")
 # Runs in the namespaces and becomes the engine.
@@ -87,13 +88,14 @@ class Machine(Engine):
         self.runtime = Path(tempfile.mkdtemp(prefix="ronde-docker-"))
         self.images = KEPT / "engines" / name
         self.process = None
-        self.made = []
+        self.made, self.groups = [], set()
         lines = ["127.0.0.1 localhost", *(f"{where} {who}" for who, where in others)]
         (self.runtime / "hosts").write_text("\n".join(lines) + "\n")
         super().__init__(f"unix://{self.runtime}/docker.sock")
 
     def __enter__(self):
         self.images.mkdir(parents=True, exist_ok=True)
+        self.groups = control_groups()
         for place in map(Path, PLACES):
             if not place.exists():
                 place.mkdir()
@@ -121,7 +123,7 @@ class Machine(Engine):
         self.process.kill()
         self.process.wait()
         shutil.rmtree(self.runtime, ignore_errors=True)
-        for place in self.made:
+        for place in (*self.made, *(control_groups() - self.groups)):
             with suppress(OSError):
                 place.rmdir()
 
@@ -150,6 +152,11 @@ class Machine(Engine):
         for machine, name in ends:
             machine.enter("ip", "addr", "add", f"{machine.address}/24", "dev", name)
             machine.enter("ip", "link", "set", name, "up")
+
+
+def control_groups():
+    """The control groups in which engines put those of their containers."""
+    return {path for pattern in ("docker", "*/docker") for path in CONTROL_GROUPS.glob(pattern)}
 
 
 def why_no_machine():

@@ -11,8 +11,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from containers import ContainerLab
 from lab import horovodrun, why_not
+
+from containers import ContainerLab
 
 REASON = why_not()
 pytestmark = [

@@ -6,8 +6,9 @@ import sys
 import textwrap
 
 import pytest
-from containers import ContainerLab
 from lab import horovodrun, why_not
+
+from containers import ContainerLab
 
 REASON = why_not()
 pytestmark = [

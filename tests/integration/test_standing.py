@@ -118,6 +118,9 @@ def test_a_job_needs_no_ssh_where_agents_stand_and_uses_it_elsewhere(site):
 
 def test_late_agents_are_waited_for_and_a_missing_one_is_named(site):
     launcher = site.start(FIXED, "-np", "2", "-H", "node-b,node-c", "--reach", "agent")
+    late = "waiting for host `{}`: no standing agent answers at {}:29508"
+    for host in site.lab.hosts[1:]:
+        site.until(lambda name=host.name: late.format(name, name) in site.output())
     for host in site.lab.hosts[1:]:
         site.stand(host, 1)
     assert launcher.wait(50 * PATIENCE) == 0, site.output()

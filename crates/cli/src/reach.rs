@@ -14,6 +14,9 @@ use crate::key;
 use crate::messages::UserError;
 use crate::ssh::Ssh;
 
+/// How much sooner a standing agent is given up than the start of the job.
+const MARGIN: Duration = Duration::from_secs(1);
+
 /// The options of `horovodrun` and `ronde` for reaching other hosts.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Reach {
@@ -73,6 +76,8 @@ impl Reach {
     ) -> Result<Option<AgentAccess>, UserError> {
         let file = reaching.agent_key_file.as_deref().map(Path::new);
         let key = key::of_agents(file, reaching.agent_key.clone())?;
+        // A little shorter than that of the whole start, because what went wrong is known here.
+        let time_limit = time_limit.saturating_sub(MARGIN).max(MARGIN);
         Ok(key.map(|key| AgentAccess { port: reaching.agent_port, key, time_limit }))
     }
 

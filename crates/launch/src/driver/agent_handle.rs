@@ -128,7 +128,15 @@ impl LinkTasks {
         commands: mpsc::Receiver<DriverToAgent>,
         stopped: oneshot::Receiver<()>,
     ) {
-        let AgentLink { reader, writer, heard, cut, ended, .. } = link;
+        let AgentLink { reader, writer, heard, late, cut, ended, .. } = link;
+        if let Some(late) = late {
+            let news = self.news.clone();
+            tokio::spawn(async move {
+                if let Ok(text) = late.await {
+                    let _ = news.send(DriverInput::Late(text)).await;
+                }
+            });
+        }
         let writing = tokio::spawn(write(writer, commands));
         let reading = async {
             let mut reader = BufReader::with_capacity(256 << 10, reader);

@@ -166,6 +166,8 @@ pub(crate) enum DriverInput {
     Said(ConnectionId, RankToDriver),
     /// A rank's connection has ended, no matter from which side.
     Closed(ConnectionId),
+    /// An agent is late; this says which one, and why.
+    Late(String),
     /// An agent has started; this is its version.
     Hello(usize, String),
     /// An agent sent a message.

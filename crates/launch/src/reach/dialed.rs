@@ -63,6 +63,7 @@ impl DialedAgent {
             writer: Box::new(writer),
             traits: AgentTraits { child: false, network, environment: false },
             heard: AgentOutput::default(),
+            late: None,
             cut,
             ended: Box::pin(ended),
         })

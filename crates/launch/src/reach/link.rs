@@ -32,6 +32,8 @@ pub struct AgentLink {
     pub traits: AgentTraits,
     /// Output that is not frames.
     pub heard: AgentOutput,
+    /// What to tell the user if the agent is late.
+    pub late: Option<oneshot::Receiver<String>>,
     /// Cuts the link, whereupon the agent ends everything on its host. Dropping it cuts nothing.
     pub cut: oneshot::Sender<()>,
     /// Completes once nothing of the link is left at this end, and returns why. Drop both
@@ -132,6 +134,7 @@ impl AgentLink {
             writer: Box::new(writer),
             traits,
             heard,
+            late: None,
             cut,
             ended: Box::pin(ended),
         })

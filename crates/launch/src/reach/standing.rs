@@ -129,8 +129,9 @@ pub fn start(agent: &StandingAgent, mark: &str) -> AgentLink {
     let (user, own) = stream::pipe();
     let (reader, writer) = tokio::io::split(user);
     let (cut, is_cut) = oneshot::channel();
+    let (say_late, late) = oneshot::channel();
     let (traits, agent, mark) = (agent.traits(), agent.clone(), mark.to_owned());
-    let serving = tokio::spawn(async move { serve(&agent, mark, own, is_cut).await });
+    let serving = tokio::spawn(async move { serve(&agent, mark, own, (is_cut, say_late)).await });
     let ended = async move {
         serving.await.unwrap_or_else(|error| {
             HostProblem::new(format!("its connection failed: {error}"), super::VERBOSE)
@@ -141,6 +142,7 @@ pub fn start(agent: &StandingAgent, mark: &str) -> AgentLink {
         writer: Box::new(writer),
         traits,
         heard: AgentOutput::default(),
+        late: Some(late),
         cut,
         ended: Box::pin(ended),
     }
@@ -171,7 +173,7 @@ pub fn survey(agents: Vec<StandingAgent>) -> Vec<Result<StandingInfo, StandingFa
     runtime.block_on(async {
         let ask = |agent: StandingAgent| {
             let asked = agent.clone();
-            (agent, tokio::spawn(async move { dial(&asked, &StandingRequest::Describe).await }))
+            (agent, tokio::spawn(async move { dial(&asked, &StandingRequest::Describe, None).await }))
         };
         let asked: Vec<_> = agents.into_iter().map(ask).collect();
         let mut found = Vec::with_capacity(asked.len());
@@ -195,12 +197,12 @@ async fn serve(
     agent: &StandingAgent,
     mark: String,
     own: DuplexStream,
-    mut is_cut: oneshot::Receiver<()>,
+    (mut is_cut, say_late): (oneshot::Receiver<()>, oneshot::Sender<String>),
 ) -> HostProblem {
     let cut = || HostProblem::new("the launcher closed its connection", super::VERBOSE);
     let wanted = StandingRequest::Start { mark };
     let sealed = tokio::select! {
-        reached = dial(agent, &wanted) => match reached {
+        reached = dial(agent, &wanted, Some(say_late)) => match reached {
             Ok((info, sealed)) => {
                 agent.last.replace(info.instance);
                 sealed
@@ -236,10 +238,11 @@ fn broken(error: &io::Error) -> HostProblem {
     )
 }
 
-/// Connects, and retries while a retry may help.
+/// Connects, and retries while a retry may help; says so if that takes a while.
 async fn dial(
     agent: &StandingAgent,
     wanted: &StandingRequest,
+    mut say_late: Option<oneshot::Sender<String>>,
 ) -> Result<(StandingInfo, SealedConnection), StandingFailure> {
     let end = Instant::now() + agent.time_limit;
     let (mut pause, mut wrong_keys) = (FIRST_PAUSE, 0);
@@ -258,7 +261,12 @@ async fn dial(
         if is_final {
             return Err(failure);
         }
-        tracing::debug!(host = agent.host, %failure, "waiting for a standing agent");
+        if pause == LONGEST_PAUSE
+            && let Some(say_late) = say_late.take()
+        {
+            // The driver may be gone.
+            let _ = say_late.send(format!("waiting for host `{}`: {failure}", agent.host));
+        }
         sleep(pause).await;
         pause = (2 * pause).min(LONGEST_PAUSE);
     }

@@ -433,6 +433,7 @@ impl<'a> Driver<'a> {
         match news {
             DriverInput::Offered(offer) => self.offered(offer, now),
             DriverInput::StandsAgain(host) => self.stands_again(host, now),
+            DriverInput::Late(text) => self.context.tell(&text),
             DriverInput::Hosts(Ok(hosts)) => self.found(hosts, now),
             DriverInput::Hosts(Err(reason)) => self.decide(JobInput::Undiscovered(reason), now),
             DriverInput::Hello(index, version) => {

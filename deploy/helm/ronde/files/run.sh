@@ -95,13 +95,20 @@ done
 if [ -n "$stopped" ]; then exit 143; fi
 {{- if eq (include "ronde.workerKind" .) "Job" }}
 
+# Those of the hostfile and all that answer: after an upgrade, it takes the kubelet a minute or two to
+# bring the new hostfile.
+known_workers() {
+  workers
+  ronde hosts dns {{ include "ronde.fullname" . }} --port "$RONDE_AGENT_PORT" 2>/dev/null | sed 's/:[0-9]*$//'
+}
+
 # Tells the workers that the work is done. One that cannot be told ends by itself, after
 # `worker.leaveAfterSeconds`.
 release() {
   horovodrun -np 1 -H "$1:1" --start-timeout 30 sh /horovod/generated/worker.sh done >/dev/null 2>&1 ||
     echo "warning: cannot tell $1 that the work is done" >&2
 }
-for host in $(workers); do release "$host" & done
+for host in $(known_workers | sort -u); do release "$host" & done
 wait
 {{- end }}
 exit "$code"

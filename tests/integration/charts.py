@@ -53,10 +53,10 @@ def one(objects, kind, name=None):
     return found[0]
 
 
-def check(objects):
+def check(objects, versions=VERSIONS):
     """Checks objects against the schemas: unknown fields are errors."""
     for found in objects:
-        for version in VERSIONS:
+        for version in versions:
             kubernetes_validate.validate(found, version, strict=True)
 
 

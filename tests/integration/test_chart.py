@@ -12,6 +12,7 @@ from chart_values import CASES, GPUS
 from charts import (
     CHART,
     ROOT,
+    VERSIONS,
     check,
     environment,
     files,
@@ -36,7 +37,14 @@ def objects_of(case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_object_fits_the_schemas_of_many_versions(case):
-    check(objects_of(case))
+    for version in VERSIONS:
+        check(rendered("--kube-version", version, values=CASES[case]), [version])
+
+
+@pytest.mark.parametrize(("version", "known"), [("1.30", False), ("1.31.0-gke.1", True)])
+def test_workers_that_never_ran_go_when_the_work_is_done(version, known):
+    workers = one(rendered("--kube-version", version), "Job", "ddp-ronde")["spec"]
+    assert ("successPolicy" in workers) == known
 
 
 @pytest.mark.parametrize("case", CASES)

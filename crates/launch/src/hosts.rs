@@ -168,7 +168,11 @@ pub fn reached(
     hostname: &str,
     options: &ReachOptions,
 ) -> Vec<(Host, ReachMethod)> {
-    let is_here = |host: &Host| is_this(host, hostname);
+    let is_here = |host: &Host| match options.way {
+        // Only the command needs to know what the name of another host means.
+        ReachWay::Rsh(_) => host.user.is_none() && is_plainly_here(&host.name, hostname),
+        _ => is_this(host, hostname),
+    };
     let method = |host: &Host| match &options.way {
         _ if is_here(host) => ReachMethod::Local,
         ReachWay::Rsh(command) => ReachMethod::Rsh(command.clone(), host.name.clone()),
@@ -222,12 +226,17 @@ pub fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
+/// Whether a name means this machine, without asking the name service.
+fn is_plainly_here(name: &str, hostname: &str) -> bool {
+    name == "localhost" || name.eq_ignore_ascii_case(hostname) || name.parse().is_ok_and(is_own)
+}
+
 fn is_local(name: &str, hostname: &str) -> bool {
-    if name == "localhost" || name.eq_ignore_ascii_case(hostname) {
+    if is_plainly_here(name, hostname) {
         return true;
     }
-    if let Ok(address) = name.parse() {
-        return is_own(address);
+    if name.parse::<IpAddr>().is_ok() {
+        return false;
     }
     let Ok(addresses) = (name, 0).to_socket_addrs() else { return false };
     let mut addresses = addresses.peekable();

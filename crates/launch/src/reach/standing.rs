@@ -173,7 +173,10 @@ pub fn survey(agents: Vec<StandingAgent>) -> Vec<Result<StandingInfo, StandingFa
     runtime.block_on(async {
         let ask = |agent: StandingAgent| {
             let asked = agent.clone();
-            (agent, tokio::spawn(async move { dial(&asked, &StandingRequest::Describe, None).await }))
+            (
+                agent,
+                tokio::spawn(async move { dial(&asked, &StandingRequest::Describe, None).await }),
+            )
         };
         let asked: Vec<_> = agents.into_iter().map(ask).collect();
         let mut found = Vec::with_capacity(asked.len());

@@ -445,10 +445,10 @@ impl<'a> Driver<'a> {
                 self.agent_gone(id(index), host_problem, now);
             }
             DriverInput::Silent(index, error) if !self.machine.is_over() => {
-                // The index comes from a peer's greeting, so it may be wrong.
+                // The agent may have gone already; and the index comes from a peer's greeting.
                 match self.agents.get_mut(&id(index)) {
                     Some(agent) => agent.handle.fell_silent(&error),
-                    None => tracing::warn!(index, "a lifeline named an unknown host"),
+                    None => tracing::debug!(index, "a lifeline of an unknown host ended"),
                 }
             }
             DriverInput::Printed(WindowCredit { agent, cost }) => {

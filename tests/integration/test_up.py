@@ -144,9 +144,9 @@ def shows(pid, text):
         return False
 
 
-def test_only_what_differs_is_changed(pair):
+def test_only_what_differs_is_changed(pair, tmp_path):
     first, second = pair.hosts
-    assert first_up(pair).returncode == 0
+    assert first_up(pair, "--env", requirements(tmp_path)).returncode == 0
     (old,) = agents(second)
     os.kill(old, signal.SIGKILL)
     until(lambda: not agents(second), 10, lambda: "the agent lives on")

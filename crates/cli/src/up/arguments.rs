@@ -21,7 +21,8 @@ const CONNECT: Duration = Duration::from_secs(12);
 
 /// Prepare hosts over ssh, once: install Ronde and start a standing agent on each
 ///
-/// Changes only what is missing or different, and needs no root. `ronde down` removes it again.
+/// Changes only what is missing or different, and needs no root. What is not given is as in the last
+/// run. `ronde down` removes it again.
 #[derive(Clone, Debug, Args)]
 #[command(
     override_usage = "ronde up -H <HOSTS> [OPTIONS]",
@@ -146,14 +147,13 @@ impl Arguments {
         self.port.or(recorded).unwrap_or_else(default_port)
     }
 
-    /// The image that was given.
-    pub(super) fn docker(&self) -> Option<&str> {
-        self.docker.as_deref()
-    }
-
-    /// The image: as given, or as recorded if the hosts are those of the record.
-    pub(super) fn image<'a>(&'a self, record: &'a ClusterRecord) -> Option<&'a str> {
-        self.docker.as_deref().or(record.image.as_deref())
+    /// The image and its mounts: as given, or as recorded if nothing else is to be installed.
+    pub(super) fn image(&self, record: &ClusterRecord) -> Option<(String, Vec<String>)> {
+        match &self.docker {
+            Some(image) => Some((image.clone(), self.volume.clone())),
+            None if self.env.is_some() || self.wheel.is_some() => None,
+            None => record.image.clone().map(|image| (image, record.mounts.clone())),
+        }
     }
 
     /// What to do.
@@ -164,8 +164,8 @@ impl Arguments {
         record: &ClusterRecord,
         files: &Files,
     ) -> UpPlan {
-        let content = match &self.docker {
-            Some(image) => UpContent::Image { image: image.clone(), mounts: self.volume.clone() },
+        let content = match self.image(record) {
+            Some((image, mounts)) => UpContent::Image { image, mounts },
             None => UpContent::Packages(PackageSource {
                 python: script::python(program),
                 program: program.to_owned(),

@@ -55,6 +55,8 @@ fn prepare(
         UserError::new(format!("cannot create a temporary folder: {error}"), hint)
     })?;
     let port = arguments.port(&record);
+    let (image, mounts) = arguments.image(&record).unzip();
+    let runs = if image.is_some() { RunsIn::Container } else { RunsIn::Environment };
     let plan = arguments.plan((program, folder.path()), chosen.shells.clone(), &record, files);
     let progress: OnStep =
         Arc::new(|host: &str, step: &str| print_stderr(&format!("[{host}] {step}")));
@@ -63,7 +65,7 @@ fn prepare(
     if report.has_begun {
         record.add(chosen.recorded.clone());
         record.port = port;
-        record.image = arguments.docker().map(str::to_owned);
+        (record.image, record.mounts) = (image, mounts.unwrap_or_default());
         record.lock = report.lock.clone();
         if let Some(folders) = &report.made_key {
             (record.made_key, record.made_folders) = (true, folders.clone());
@@ -80,7 +82,6 @@ fn prepare(
     let key = private::read_key(&files.key)
         .map_err(|why| UserError::new(format!("the agents' key {why}"), "run `ronde up` again"))?;
     let access = AgentAccess { port, key, time_limit: AGENTS_LIMIT };
-    let runs = arguments.docker().map_or(RunsIn::Environment, |_| RunsIn::Container);
     Ok(code.max(check((program, files), chosen, access, runs)))
 }
 
@@ -109,7 +110,8 @@ fn check(
 
 fn show_status(arguments: &Arguments, record: &ClusterRecord, chosen: &ChosenHosts) -> u8 {
     let (port, image) = (arguments.port(record), arguments.image(record));
-    match provision::status(&chosen.shells, port, image) {
+    let image = image.map(|(image, _)| image);
+    match provision::status(&chosen.shells, port, image.as_deref()) {
         Err(error) => report_error(&about_launch(&error), 1),
         Ok(states) => {
             let is_well = states.iter().flatten().filter(|facts| facts.agent.is_some()).count()

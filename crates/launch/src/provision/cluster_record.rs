@@ -21,6 +21,9 @@ pub struct ClusterRecord {
     pub port: u16,
     /// The image, if the agents run in containers.
     pub image: Option<String>,
+    /// The bind mounts of the containers, in Docker's syntax.
+    #[serde(default)]
+    pub mounts: Vec<String>,
     /// The requirements that were installed.
     pub lock: Option<RequirementsLock>,
     /// Whether the agents' key on this machine was made by `ronde up`.

@@ -51,7 +51,7 @@ pub struct PackageSource {
     pub program: PathBuf,
     /// A wheel of Ronde to use instead of packing this installation.
     pub wheel: Option<PathBuf>,
-    /// The user's list of requirements.
+    /// The user's list of requirements; without one, what was locked before is installed.
     pub requirements: Option<PathBuf>,
     /// What they were locked to before, unless that is to be renewed.
     pub lock: Option<RequirementsLock>,
@@ -119,13 +119,30 @@ impl PackageSource {
     ) -> Result<Packages, HostProblem> {
         let lock = match &self.requirements {
             Some(path) => Some(self.lock(path, python).await?),
-            None => None,
+            None => self.recorded_lock(python)?,
         };
         let digests = wheels.iter().map(|wheel| format!("{}\n", wheel.digest));
         let all: String = digests.chain(lock.as_ref().map(|lock| lock.text.clone())).collect();
         let mut digest = sha256(all.as_bytes());
         digest.truncate(DIGITS);
         Ok(Packages { digest, bytes: wheels.iter().map(|wheel| wheel.bytes).sum(), lock })
+    }
+
+    /// What was locked before, for a run that names no requirements.
+    fn recorded_lock(&self, python: (u32, u32)) -> Result<Option<RequirementsLock>, HostProblem> {
+        match &self.lock {
+            Some(RequirementsLock { python: oldest, .. }) if python < *oldest => {
+                Err(HostProblem::new(
+                    format!(
+                        "the requirements were locked for Python {}.{} and newer, and one of the \
+                         hosts has {}.{}",
+                        oldest.0, oldest.1, python.0, python.1
+                    ),
+                    "pass them again with `--env FILE`, so that they are locked for all hosts",
+                ))
+            }
+            known => Ok(known.clone()),
+        }
     }
 
     async fn lock(
@@ -239,6 +256,25 @@ async fn run(program: &Path, words: &[&OsStr]) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn recorded_requirements_are_installed_again_unless_a_host_has_an_older_python() {
+        let lock = RequirementsLock { digest: "d".into(), python: (3, 11), text: "a==1\n".into() };
+        let source = |lock| PackageSource {
+            python: PathBuf::new(),
+            program: PathBuf::new(),
+            wheel: None,
+            requirements: None,
+            lock,
+            folder: PathBuf::new(),
+        };
+        let recorded = source(Some(lock.clone()));
+        assert_eq!(recorded.recorded_lock((3, 11)).unwrap(), Some(lock.clone()));
+        assert_eq!(recorded.recorded_lock((3, 12)).unwrap(), Some(lock));
+        let problem = recorded.recorded_lock((3, 9)).unwrap_err();
+        assert!(problem.reason.contains("Python 3.11 and newer"), "{}", problem.reason);
+        assert_eq!(source(None).recorded_lock((3, 9)).unwrap(), None);
+    }
 
     #[test]
     fn ronde_is_recognized_in_a_list_of_requirements() {

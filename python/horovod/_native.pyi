@@ -170,6 +170,20 @@ def is_exportable(name: str) -> bool:
 def launched() -> tuple[str, int, int] | None:
     """The launcher, this process's rank and the size; None under horovodrun or no launcher."""
 
+def open_rendezvous(size: int) -> str:
+    """Listens for the ranks of a world whose rank 0 this process will be; the invitation."""
+
+def use_rendezvous(
+    invitation: str | None, rank: int = 0, size: int = 1, host: str | None = None
+) -> None:
+    """Has the next `init` join that world; with None, the environment counts again.
+
+    ValueError if it is not an invitation.
+    """
+
+def has_rendezvous() -> bool:
+    """Whether the next `init` joins the world of an invitation."""
+
 def init(mpi: Mpi | None = None, comm: int | None = None) -> None:
     """Joins the world described by the environment; a world of one if there is no launcher.
 

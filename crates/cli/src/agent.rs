@@ -13,7 +13,7 @@ use ronde_control::wire::standing::StandingInfo;
 use ronde_launch::agent::join::AgentOffer;
 use ronde_launch::agent::standing::{self, StandingOffer};
 use ronde_launch::hosts;
-use ronde_launch::supervise::guardian;
+use ronde_launch::supervise::guardian::{self, Owner};
 
 use crate::agents::address;
 use crate::form::seconds;
@@ -58,6 +58,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
+    /// The machine that this agent shares with other agents of the job: their ranks are numbered together [default: none, every agent is a host of its own]
+    #[arg(long, value_name = "NAME", conflicts_with = "listen")]
+    shared_host: Option<String>,
+
     /// File with the key; must be readable only by you [default: RONDE_JOB_KEY in the environment; with `--listen`, RONDE_AGENT_KEY_FILE, RONDE_AGENT_KEY or ~/.config/ronde/agent.key]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -65,6 +69,10 @@ pub(crate) struct Arguments {
     /// An open descriptor to read the key from
     #[arg(long, value_name = "N", conflicts_with = "key_file")]
     key_fd: Option<u32>,
+
+    /// End when standard input, a pipe, is closed: for programs that start agents
+    #[arg(long, conflicts_with = "listen")]
+    with_stdin: bool,
 
     /// How long to wait for a launcher to accept this agent, in seconds
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "600",
@@ -77,7 +85,7 @@ pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
         return stand(program, arguments, address);
     }
     match both(arguments.agent_offer(), arguments.key()) {
-        Ok((agent_offer, key)) => guardian::run_joining(program, &agent_offer, &key)
+        Ok((offer, key)) => guardian::run_joining(program, &offer, &key, arguments.owner())
             .unwrap_or_else(|error| not_started(&error)),
         Err(error) => report_error(&error, USAGE),
     }
@@ -121,10 +129,16 @@ impl Arguments {
         Ok(StandingOffer { key, info })
     }
 
+    fn owner(&self) -> Owner {
+        if self.with_stdin { Owner::Program } else { Owner::User }
+    }
+
     fn agent_offer(&self) -> Result<AgentOffer, UserError> {
         let (addresses, (name, slots)) = both(self.addresses(), self.host())?;
         let time_limit = Duration::from_secs(self.timeout);
-        Ok(AgentOffer { addresses, name, slots, time_limit })
+        let shared_host = self.shared_host.clone();
+        shared_host.as_deref().map(check_name).transpose()?;
+        Ok(AgentOffer { addresses, name, slots, shared_host, time_limit })
     }
 
     /// The name and the slots of this host.
@@ -193,7 +207,7 @@ fn check_name(name: &str) -> Result<(), UserError> {
         true => Ok(()),
         false => Err(UserError::new(
             format!("`{name}` is not a valid host name"),
-            "use letters, digits, `-`, `_` and `.` in `--name`",
+            "use letters, digits, `-`, `_` and `.` in names of hosts",
         )),
     }
 }
@@ -208,8 +222,10 @@ mod tests {
             listen: None,
             slots: None,
             name: Some("node-b".into()),
+            shared_host: None,
             key_file: None,
             key_fd: None,
+            with_stdin: false,
             timeout: 5,
         }
     }

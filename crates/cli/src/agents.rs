@@ -21,6 +21,9 @@ pub(crate) struct Agents {
     listen: Option<SocketAddr>,
     #[arg(requires = "agents")]
     key_file: Option<PathBuf>,
+    /// Whether the caller of this command starts the agents and gets the key from it.
+    #[arg(skip)]
+    pub(crate) are_callers: bool,
 }
 
 impl Agents {
@@ -33,6 +36,7 @@ impl Agents {
     pub(crate) fn source(&self) -> Result<Option<DialedIn>, UserError> {
         let Some(agents) = self.agents else { return Ok(None) };
         let (key, place) = match &self.key_file {
+            _ if self.are_callers => (new_key()?, KeyPlace::Caller),
             Some(path) => (key::from_file(path)?, KeyPlace::File(path.clone())),
             None => match key::from_environment()? {
                 Some(key) => (key, KeyPlace::Environment),
@@ -44,12 +48,17 @@ impl Agents {
     }
 }
 
+const OWN_KEY: &str = "write 64 hexadecimal digits to a file that only you can read, and pass it with `--key-file FILE`";
+
+fn new_key() -> Result<JobKey, UserError> {
+    ronde_launch::new_key().map_err(|error| UserError::new(error, OWN_KEY))
+}
+
 /// Generates a key for this job and stores it in a file for those who start the agents.
 fn generate_key() -> Result<(JobKey, KeyPlace), UserError> {
-    let hint = "write 64 hexadecimal digits to a file that only you can read, and pass it with `--key-file FILE`";
-    let key = ronde_launch::new_key().map_err(|error| UserError::new(error, hint))?;
+    let key = new_key()?;
     let file = private::write_key(&PrivateDirs::here(), &key)
-        .map_err(|why| UserError::new(format!("cannot store the job key: {why}"), hint))?;
+        .map_err(|why| UserError::new(format!("cannot store the job key: {why}"), OWN_KEY))?;
     Ok((key, KeyPlace::Made(Arc::new(file))))
 }
 

@@ -192,6 +192,7 @@ fn malformed_messages() -> (Vec<Greeting>, Vec<RankToDriver>) {
             name: "\u{1b}[2J".into(),
             slots: u32::MAX,
             mark: String::new(),
+            shared_host: Some("\u{1b}[2J".into()),
         },
     ];
     let messages = vec![

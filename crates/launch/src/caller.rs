@@ -31,6 +31,8 @@ pub enum FrameKind {
     Over = 5,
     /// In an elastic job: a world was formed from these workers, in rank order, four bytes each.
     World = 6,
+    /// If agents dial in: the text of the invitation, with the addresses and the key.
+    Invitation = 7,
 }
 
 /// First byte of a result that is an exception; no other result starts with it.

@@ -4,6 +4,7 @@
 //! the next. This module does not check whether a host is reachable, only whether a name means this
 //! machine.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 
 use ronde_control::Rank;
@@ -115,30 +116,41 @@ pub(crate) fn parse_one(part: &str) -> Result<Host, HostsError> {
 
 /// Assigns `count` ranks to slots, filling all slots of one host before the next.
 pub fn assign(hosts: &[Host], count: u32) -> Result<Vec<Slot>, HostsError> {
+    assign_shared(hosts, &BTreeMap::new(), count)
+}
+
+/// Like [`assign`], for hosts of which several may be one machine: `machines` has the machine of
+/// each host that shares one. Such hosts follow each other in the list, and their ranks are numbered
+/// together.
+pub(crate) fn assign_shared(
+    hosts: &[Host],
+    machines: &BTreeMap<String, String>,
+    count: u32,
+) -> Result<Vec<Slot>, HostsError> {
     let available = hosts.iter().fold(0u32, |sum, host| sum.saturating_add(host.slots));
     if count > available {
         return Err(HostsError::TooFew { requested: count, available });
     }
-    let mut left = count;
-    let mut taken = Vec::new();
-    for host in hosts {
-        let size = host.slots.min(left);
-        left -= size;
-        taken.push((host, size));
-    }
+    let places = hosts.iter().flat_map(|host| (0..host.slots).map(move |_| host));
+    let places: Vec<&Host> = places.take(count as usize).collect();
+    let is_shared = |a: &Host, b: &Host| {
+        a.name == b.name
+            || machines.get(&a.name).is_some_and(|it| machines.get(&b.name) == Some(it))
+    };
+    let groups: Vec<&[&Host]> = places.chunk_by(|a, b| is_shared(a, b)).collect();
     let mut slots = Vec::with_capacity(count as usize);
-    for (index, (host, size)) in taken.iter().enumerate() {
-        for local_rank in 0..*size {
-            let having = |hosts: &[(&Host, u32)]| {
-                hosts.iter().filter(|(_, size)| *size > local_rank).count() as u32
+    for (index, group) in groups.iter().enumerate() {
+        for (local_rank, host) in group.iter().enumerate() {
+            let having = |groups: &[&[&Host]]| {
+                groups.iter().filter(|group| group.len() > local_rank).count() as u32
             };
             slots.push(Slot {
                 rank: Rank(slots.len() as u32),
                 host: host.name.clone(),
-                local_rank,
-                local_size: *size,
-                cross_rank: having(&taken[..index]),
-                cross_size: having(&taken),
+                local_rank: local_rank as u32,
+                local_size: group.len() as u32,
+                cross_rank: having(&groups[..index]),
+                cross_size: having(&groups),
             });
         }
     }
@@ -294,6 +306,26 @@ mod tests {
         ];
         assert_eq!(places, expected);
         assert_eq!(slots[4].rank, Rank(4));
+    }
+
+    #[test]
+    fn ranks_of_hosts_that_are_one_machine_are_numbered_together() {
+        let hosts = [host("a", 2), host("a-2", 1), host("b", 1), host("c", 1)];
+        let machines = [("a", "m"), ("a-2", "m"), ("c", "n")];
+        let machines = machines.map(|(host, machine)| (host.to_owned(), machine.to_owned())).into();
+        let slots = assign_shared(&hosts, &machines, 5).unwrap();
+        let places: Vec<_> = slots
+            .iter()
+            .map(|s| (s.host.as_str(), s.local_rank, s.local_size, s.cross_rank, s.cross_size))
+            .collect();
+        let expected = [
+            ("a", 0, 3, 0, 3),
+            ("a", 1, 3, 0, 1),
+            ("a-2", 2, 3, 0, 1),
+            ("b", 0, 1, 1, 3),
+            ("c", 0, 1, 2, 3),
+        ];
+        assert_eq!(places, expected);
     }
 
     #[test]

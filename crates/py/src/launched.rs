@@ -34,6 +34,113 @@ struct OpenMeeting {
 enum MeetingScope {
     All,
     Some,
+    /// The ranks that the program itself invites.
+    Invited,
+}
+
+static ASSIGNED: Mutex<Option<AssignedPlace>> = Mutex::new(None);
+
+/// The place that the program gave this process with `use_rendezvous`.
+#[derive(Clone)]
+struct AssignedPlace {
+    invitation: Invitation,
+    rank: Rank,
+    size: u32,
+    /// The identity of its host, if it is not the host name.
+    host: Option<String>,
+    /// A forked child inherits this memory, but not the rank.
+    pid: u32,
+}
+
+/// Opens the rendezvous of a world whose rank 0 this process will be; returns the invitation.
+#[pyfunction]
+pub(crate) fn open_rendezvous(size: u32) -> PyResult<String> {
+    let (settings, _) = settings::read(variable).map_err(|error| refused(&error))?;
+    let started = called(Rank(0), size)?;
+    let rendezvous = rank0_rendezvous::open(&started, None, settings.join_timeout)
+        .map_err(|error| refused(&error))?;
+    let RendezvousInfo { addresses, key, .. } = rendezvous.rendezvous_info.clone();
+    keep(rendezvous, MeetingScope::Invited);
+    Ok(Invitation { addresses, key }.to_text())
+}
+
+/// Has the next `init` of this process join the world of this invitation; with none, what the
+/// environment says counts again.
+#[pyfunction]
+#[pyo3(signature = (invitation, rank = 0, size = 1, host = None))]
+pub(crate) fn use_rendezvous(
+    invitation: Option<&str>,
+    rank: u32,
+    size: u32,
+    host: Option<String>,
+) -> PyResult<()> {
+    let place = match invitation {
+        None => None,
+        Some(text) => {
+            let invitation = Invitation::from_text(text).ok_or_else(|| {
+                PyValueError::new_err(
+                    "this is not an invitation; pass the text that open_rendezvous returned, \
+                     unchanged",
+                )
+            })?;
+            let (rank, pid) = (Rank(rank), std::process::id());
+            Some(AssignedPlace { invitation, rank, size, host, pid })
+        }
+    };
+    *ASSIGNED.lock().expect("nothing panics while it holds this lock") = place;
+    Ok(())
+}
+
+/// Whether the program has given this process a place with `use_rendezvous`.
+#[pyfunction]
+pub(crate) fn has_rendezvous() -> bool {
+    assigned().is_some()
+}
+
+fn assigned() -> Option<AssignedPlace> {
+    let place = ASSIGNED.lock().expect("nothing panics while it holds this lock").clone();
+    place.filter(|place| place.pid == std::process::id())
+}
+
+/// A process whose place comes from a call of its program.
+fn called(rank: Rank, size: u32) -> PyResult<LaunchedProcess> {
+    Ok(LaunchedProcess {
+        launcher: LauncherKind::Program,
+        rank,
+        size,
+        local_rank: 0,
+        spread: Spread::Hosts,
+        job: None,
+        first_host: None,
+        network: settings::host_network(variable).map_err(|error| refused(&error))?,
+    })
+}
+
+/// The rendezvous of an invitation: this process's own on rank 0, found by dialing on others.
+fn by_invitation(
+    py: Python<'_>,
+    AssignedPlace { invitation, rank, size, .. }: &AssignedPlace,
+    limit: Duration,
+) -> PyResult<RendezvousInfo> {
+    if *rank == Rank(0) {
+        let is_own = |held: &&OpenMeeting| {
+            held.scope == MeetingScope::Invited
+                && held.pid == std::process::id()
+                && held.rendezvous.rendezvous_info.key == invitation.key
+        };
+        let own = lock().iter().find(is_own).map(|held| held.rendezvous.rendezvous_info.clone());
+        return own.ok_or_else(|| {
+            PyValueError::new_err(
+                "rank 0 must be the process that called open_rendezvous, and this one did not open \
+                 the rendezvous of this invitation",
+            )
+        });
+    }
+    let (started, invitation) = (called(*rank, *size)?, invitation.clone());
+    let found = interruptible(py, move || {
+        rank0_rendezvous::follow(&started, &invitation, limit).map_err(|error| error.to_string())
+    })?;
+    Ok(found.map_err(|error| refused(&error))?.rendezvous_info)
 }
 
 /// The launcher that started this process, other than `horovodrun`, with this process's rank and
@@ -51,6 +158,25 @@ pub(crate) fn find_place(
     mpi: Option<(&Mpi, MpiHandle)>,
     limit: Duration,
 ) -> PyResult<RankInfo> {
+    if let Some(assigned) = assigned() {
+        let rendezvous_info = match assigned.size {
+            1 => None,
+            _ => Some(by_invitation(py, &assigned, limit)?),
+        };
+        let AssignedPlace { rank, size, host, .. } = assigned;
+        let host = host.unwrap_or_else(hosts::hostname);
+        // The rendezvous numbers the ranks of each host.
+        return Ok(RankInfo {
+            rank,
+            size,
+            local_rank: 0,
+            local_size: 1,
+            cross_rank: 0,
+            cross_size: 1,
+            host,
+            rendezvous_info,
+        });
+    }
     let detected = launcher::detect(variable);
     let started = match mpi {
         Some((mpi, comm)) => Some(among(mpi, comm, detected.ok().flatten())?),
@@ -131,12 +257,17 @@ fn meet(
     };
     let rendezvous = rendezvous.map_err(|error| refused(&error))?;
     let rendezvous_info = rendezvous.rendezvous_info.clone();
+    keep(rendezvous, scope);
+    Ok(rendezvous_info)
+}
+
+/// Keeps a rendezvous for the next `init`, and ends the one before it.
+fn keep(rendezvous: OpenRendezvous, scope: MeetingScope) {
     let mut all = lock();
     let before: Vec<OpenMeeting> = all.extract_if(.., |held| held.scope == scope).collect();
-    all.push(OpenMeeting { rendezvous, scope, pid });
+    all.push(OpenMeeting { rendezvous, scope, pid: std::process::id() });
     drop(all);
     before.into_iter().for_each(OpenMeeting::end);
-    Ok(rendezvous_info)
 }
 
 fn by_variables(

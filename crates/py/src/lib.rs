@@ -71,7 +71,7 @@ mod _native {
     };
 
     #[pymodule_export]
-    use super::launched::launched;
+    use super::launched::{has_rendezvous, launched, open_rendezvous, use_rendezvous};
 
     #[pymodule_export]
     use super::mpi::Mpi;

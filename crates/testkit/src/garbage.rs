@@ -338,7 +338,13 @@ fn all_messages() -> Vec<Vec<u8>> {
     let mut all = vec![encode(&greeting), encode(&lost)];
     all.extend([encode(&to_coordinator()), encode(&to_member())]);
     let (version, name, mark) = ("1".into(), "node".into(), "m-0".into());
-    all.push(encode(&Greeting::Agent { version, name, slots: 2, mark }));
+    all.push(encode(&Greeting::Agent {
+        version,
+        name,
+        slots: 2,
+        mark,
+        shared_host: Some("a".into()),
+    }));
     all.push(encode(&OfferAnswer::Refused { reason: "x".into() }));
     all.push(encode(&StandingRequest::Start { mark: "0f-1".into() }));
     let info = StandingInfo { version: "1".into(), name: "node-a".into(), slots: 4, instance: 9 };

@@ -71,7 +71,7 @@ class HorovodBasics:
             sets.enter_world([], dynamic)
             children.publish()
             return
-        over = mpi.meeting(communicator)
+        over = None if _native.has_rendezvous() else mpi.meeting(communicator)
         if over is None and by_communicator:
             mpi.refuse("process sets from communicators")
         # Before the engine: MPI must be finalized even if the other ranks do not join.

@@ -9,7 +9,7 @@ for child processes, for the user's program and for NCCL, never for another part
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _PARENT = "RONDE_PARENT"
@@ -112,3 +112,39 @@ def parent_numbers() -> list[int]:
 def forget_parent() -> None:
     """Removes these numbers, so that no child process reads them."""
     os.environ.pop(_PARENT, None)
+
+
+# Variables that say who a process is or belong to one machine; the launcher sets its own for ranks.
+_OF_A_RANK = frozenset(
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+    | {"TF_CONFIG", "PYTHONUNBUFFERED"}
+)
+_OURS = ("HOROVOD_", "RONDE_")
+_FOR_LAUNCHER = frozenset({"HOME", "LANG", "LC_ALL", "PATH", "TMPDIR", "USER", "XDG_RUNTIME_DIR"})
+
+
+def for_launcher() -> dict[str, str]:
+    """The environment of a launcher whose ranks run elsewhere: what it needs, and settings.
+
+    Ranks get what is left of it, so nothing else of this process may be in it.
+    """
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _FOR_LAUNCHER or name.startswith(_OURS)
+    }
+
+
+def for_agent(more: Mapping[str, str], python: str) -> dict[str, str]:
+    """The environment of an agent that this process starts: its ranks get all of it, and `more`.
+
+    They run with `python`, in the current directory.
+    """
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _OF_A_RANK and not name.startswith(_OURS)
+    }
+    names = {**inherited, **more}
+    names.update(RONDE_AGENT_PYTHON=python, RONDE_AGENT_DIRECTORY=os.getcwd())
+    return {**names, "RONDE_HOST_ENV": ",".join(names)}

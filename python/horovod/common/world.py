@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from horovod.common.basics import _basics
 from horovod.common.process_sets import ProcessSet
+from horovod.common.rendezvous import use_rendezvous
 
 __all__ = [
     "ccl_built",
@@ -39,7 +40,15 @@ __all__ = [
 ]
 
 
-def init(comm: object = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
+def init(
+    comm: object = None,
+    process_sets: Sequence[ProcessSet] | str | None = None,
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    invitation: str | None = None,
+    host: str | None = None,
+) -> None:
     """Join the other ranks of the job.
 
     Call it once, before any other function. A second call while Horovod is running checks the
@@ -52,6 +61,12 @@ def init(comm: object = None, process_sets: Sequence[ProcessSet] | str | None = 
         process_sets: Process sets to register, the same list of ranks on every rank; or `"dynamic"`
             to allow adding and removing them later (default: none). Under `mpirun` a set may be
             made from a communicator; each rank then passes those that it belongs to.
+        rank: The rank of this process, with `size` and `invitation`, in programs that start their
+            processes themselves (default: what the launcher says).
+        size: Number of ranks of that world.
+        invitation: What `horovod.open_rendezvous` returned on rank 0.
+        host: The identity of this host; ranks with the same one share a host (default: its host
+            name).
 
     Raises:
         ValueError: If an argument is of the wrong type, a process set is listed twice, or the
@@ -69,6 +84,11 @@ def init(comm: object = None, process_sets: Sequence[ProcessSet] | str | None = 
         print(f"rank {hvd.rank()} of {hvd.size()}")
         ```
     """
+    if (rank, size, invitation, host) != (None, None, None, None):
+        if rank is None or size is None or invitation is None:
+            raise ValueError("rank, size and invitation belong together; pass all three or none")
+        if not is_initialized():
+            use_rendezvous(invitation, rank, size, host)
     _basics.init(comm, process_sets)
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import linecache
-import pickle
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from horovod.runner.arguments import _HorovodArgs
-from horovod.runner.caller import Call, Outcome
-from horovod.runner.failure import FAILED, rank_failure, read_report, traceback_of
+from horovod.runner.caller import Call
 from horovod.runner.program import horovodrun
+from horovod.runner.remote_call import finish, pickled
 
 __all__ = ["run"]
 
@@ -153,27 +151,9 @@ def run(
     wanted.command = [wanted.executable, "-m", "horovod.runner.run_task"]
     wanted.run_func = func
     options = wanted.options()
-    function = _pickled(func, _checked(func, args), dict(kwargs or {}))
+    function = pickled(func, args, kwargs)
     call = Call([horovodrun(), "__ronde-called", *options, *wanted.command], function)
-    outcome = call.wait()
-    if outcome.code != 0:
-        raise _failure(call, outcome, wanted)
-    processes = call.finishers()[: wanted.fewest()] if wanted.elastic else None
-    return _results(call, wanted.fewest(), processes)
-
-
-def _checked(func: Any, args: Any) -> tuple[Any, ...]:
-    """The arguments as a tuple, if the function can be called with them."""
-    if not callable(func):
-        raise TypeError(
-            f"func is of type `{type(func).__name__}`, not a function; pass the function itself "
-            "and its arguments separately: horovod.run(train, args=(20,), num_proc=2)"
-        )
-    if isinstance(args, (str, bytes)) or not isinstance(args, Iterable):
-        raise TypeError(
-            f"args is of type `{type(args).__name__}`; pass a tuple, such as args=({args!r},)"
-        )
-    return tuple(args)
+    return finish(call, wanted)
 
 
 def _renamed(name: str, value: int | None, old: str, given: int | None) -> int | None:
@@ -192,60 +172,3 @@ def _interfaces(one: str | None, several: str | Sequence[str] | None) -> list[st
         )
     names = several.split(",") if isinstance(several, str) else list(several or ())
     return [*(one.split(",") if one else ()), *names]
-
-
-def _pickled(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    # Imported here, so that importing this module stays cheap.
-    import cloudpickle  # type: ignore[import-untyped, unused-ignore]
-
-    # Two layers: the search path must be set before modules on it are unpickled.
-    inner = cloudpickle.dumps((func, args, kwargs))
-    return pickle.dumps((list(sys.path), _cells(), inner))
-
-
-def _cells() -> dict[str, Any]:
-    """The source of a notebook's cells, for tracebacks: entries without a time are in no file."""
-    known = linecache.cache.items()
-    return {name: entry for name, entry in known if len(entry) == 4 and entry[1] is None}
-
-
-def _results(call: Call, count: int, processes: list[int] | None) -> list[Any]:
-    early = (
-        "ended with code 0 before its function returned; does it call `sys.exit()` or `os._exit()`?"
-    )
-    if processes is None:
-        processes = list(range(count))
-        missing = [rank for rank in processes if rank not in call.complete]
-        if missing:
-            raise RuntimeError(f"rank {missing[0]} {early}")
-    elif len(processes) < count:
-        raise RuntimeError(f"{len(processes)} of {count} ranks have returned, and another {early}")
-    values = []
-    for process in processes:
-        # One at a time, so that no result is in memory twice for long.
-        values.append(pickle.loads(memoryview(call.results.pop(process))[1:]))
-    return values
-
-
-def _failure(call: Call, outcome: Outcome, wanted: _HorovodArgs) -> Exception:
-    if not call.started:
-        kind = ValueError if outcome.code == 2 else RuntimeError
-        return kind(outcome.text.strip())
-    raised = [process for process in call.complete if call.results[process][:1] == b"e"]
-    headline = f"{FAILED}:\n{outcome.text.strip()}"
-    if wanted.use_mpi:
-        # Only the order in which the reports arrived shows which rank failed first.
-        headline, blamed = outcome.text.strip(), raised[0] if raised else None
-    elif wanted.elastic:
-        # Several ranks may have raised exceptions; the last one is closest to the end of the job.
-        blamed = raised[-1] if raised else None
-    else:
-        blamed = outcome.first if outcome.first in raised else None
-        if blamed is not None:
-            headline = f"{FAILED}.\nProcess name: {blamed}\nExit code: {outcome.code}"
-    if blamed is not None:
-        return rank_failure(headline, read_report(memoryview(call.results[blamed])[1:]))
-    plain = RuntimeError(headline)
-    if raised:
-        plain.__cause__ = traceback_of(read_report(memoryview(call.results[raised[-1]])[1:]))
-    return plain

@@ -117,6 +117,7 @@ class _HorovodArgs:
             options += [f"--blacklist-cooldown-range={least}", str(most)]
         flags = [
             ("--disable-cache", self.disable_cache),
+            ("--prefix-output-with-timestamp", self.prefix_output_with_timestamp),
             ("--verbose", self.verbose),
             ("--gloo", self.use_gloo),
             ("--mpi", self.use_mpi),

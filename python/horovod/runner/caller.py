@@ -14,13 +14,13 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import IO, NamedTuple, cast
 
 _HEADER = struct.Struct("<BII")
 _LENGTH = struct.Struct("<Q")
-_STARTED, _STDOUT, _STDERR, _PIECE, _COMPLETE, _OVER, _WORLD = range(7)
+_STARTED, _STDOUT, _STDERR, _PIECE, _COMPLETE, _OVER, _WORLD, _INVITATION = range(8)
 _NOBODY = 0xFFFFFFFF
 
 # Longer than the launcher needs to end its ranks.
@@ -46,9 +46,22 @@ class Outcome(NamedTuple):
 
 
 class Call:
-    """One job: started by the constructor, done after `wait`."""
+    """One job: started by the constructor, done after `wait`.
 
-    def __init__(self, command: list[str], function: bytes) -> None:
+    Output is shown on `streams`, by default on those of this process; `env` is the launcher's
+    environment, by default that of this process.
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        function: bytes,
+        streams: tuple[IO[str] | None, IO[str] | None] = (None, None),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._streams = streams
+        self._invitation: str | None = None
+        self._cancelled: BaseException | None = None
         self.results: dict[int, bytearray] = {}
         # Workers whose results are complete, in order of arrival.
         self.complete: dict[int, None] = {}
@@ -62,13 +75,14 @@ class Call:
         # A separate session: Ctrl-C in a terminal goes to this process, which passes it on.
         self._launcher = subprocess.Popen(
             command,
+            env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
         self._stdin = cast("IO[bytes]", self._launcher.stdin)
-        self._function = function
+        self._function: bytes | None = function
 
     @property
     def started(self) -> bool:
@@ -87,17 +101,42 @@ class Call:
         An interrupt ends the job, and a second one kills it at once; both are passed on.
         """
         try:
-            with suppress(BrokenPipeError):
-                self._stdin.write(_LENGTH.pack(len(self._function)))
-                self._stdin.write(self._function)
-                self._stdin.flush()
+            self._send()
             self._listen()
         except BaseException:
             self._stop()
             raise
         finally:
             self._close()
+        if self._cancelled is not None:
+            raise self._cancelled
         return self._outcome or self._cut_short()
+
+    def invitation(self) -> str | None:
+        """Waits until the launcher listens for agents; None if it ended before."""
+        try:
+            self._send()
+            self._listen(until_invited=True)
+        except BaseException:
+            self._stop()
+            self._close()
+            raise
+        return self._invitation
+
+    def cancel(self, error: BaseException) -> None:
+        """Ends the job, from any thread; `wait` then raises this error."""
+        self._cancelled = self._cancelled or error
+        with suppress(ProcessLookupError):
+            self._launcher.send_signal(signal.SIGINT)
+
+    def _send(self) -> None:
+        """Sends the function, once."""
+        function, self._function = self._function, None
+        if function is not None:
+            with suppress(BrokenPipeError):
+                self._stdin.write(_LENGTH.pack(len(function)))
+                self._stdin.write(function)
+                self._stdin.flush()
 
     def _cut_short(self) -> Outcome:
         """The outcome if the launcher ended without reporting one."""
@@ -120,11 +159,11 @@ class Call:
         ]
         return Outcome(code if code > 0 else 128 - code, "\n".join(text), None)
 
-    def _listen(self) -> None:
+    def _listen(self, until_invited: bool = False) -> None:
         with selectors.DefaultSelector() as selector:
             for pipe in (self._launcher.stdout, self._launcher.stderr):
                 selector.register(cast("IO[bytes]", pipe), selectors.EVENT_READ)
-            while selector.get_map():
+            while selector.get_map() and not (until_invited and self._invitation):
                 for key, _ in selector.select():
                     data = os.read(key.fd, 1 << 20)
                     if not data:
@@ -133,7 +172,8 @@ class Call:
                         self._take(data)
                     else:
                         self._complain(data)
-        self._launcher.wait()
+        if not (until_invited and self._invitation):
+            self._launcher.wait()
 
     def _take(self, data: bytes) -> None:
         self._input += data
@@ -142,13 +182,15 @@ class Call:
                 early, self._early = self._early, None
                 self._complain(bytes(early or b""))
             elif kind in (_STDOUT, _STDERR):
-                _show(sys.stdout if kind == _STDOUT else sys.stderr, content)
+                self._show(kind, content)
             elif kind == _PIECE and rank not in self.complete:
                 self.results.setdefault(rank, bytearray()).extend(content)
             elif kind == _COMPLETE:
                 self.complete[rank] = None
             elif kind == _WORLD:
                 self._world = list(struct.unpack(f"<{len(content) // 4}I", content))
+            elif kind == _INVITATION:
+                self._invitation = content.decode()
             elif kind == _OVER:
                 first = None if rank == _NOBODY else rank
                 self._outcome = Outcome(content[0], content[1:].decode(errors="replace"), first)
@@ -169,7 +211,15 @@ class Call:
             self._early += data
         elif data:
             self._tail = (self._tail + data)[-_TAIL_BYTES:]
-            _show(sys.stderr, data)
+            self._show(_STDERR, data)
+
+    def _show(self, kind: int, data: bytes) -> None:
+        stdout, stderr = self._streams
+        stream = (stdout or sys.stdout) if kind == _STDOUT else (stderr or sys.stderr)
+        # In a notebook there is no binary stream, and a closed screen must not end the job.
+        with suppress(OSError, ValueError):
+            stream.write(data.decode(errors="replace"))
+            stream.flush()
 
     def _stop(self) -> None:
         """Interrupts the job and waits until nothing of it is left."""
@@ -204,10 +254,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return "unknown"
-
-
-def _show(stream: IO[str], data: bytes) -> None:
-    # In a notebook there is no binary stream, and a closed screen must not end the job.
-    with suppress(OSError, ValueError):
-        stream.write(data.decode(errors="replace"))
-        stream.flush()

@@ -99,7 +99,8 @@ pub(crate) struct Arguments {
 /// this executable, which also serves as agent and other internal processes.
 pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
     let is_first = |word: &str| arguments.first().is_some_and(|first| first == word);
-    let called = is_first(CALLED);
+    let inviting = is_first(INVITING);
+    let called = inviting || is_first(CALLED);
     if is_first(python::TABLE) {
         return print_stdout(&python::table());
     } else if is_first(python::PARSE) {
@@ -116,6 +117,7 @@ pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
         Ok(parsed) => parsed,
         Err(code) => return code,
     };
+    arguments.agents.are_callers = inviting;
     if let Err(error) = name_interpreter(program, &mut arguments) {
         return report_error(&error, USAGE);
     }
@@ -181,6 +183,9 @@ const ONE_PROCESS: &str = "note: starting 1 process because `-np` was not given;
 
 /// The first argument if `horovod.run` starts this command; users never type it.
 const CALLED: &str = "__ronde-called";
+
+/// The same, for a job whose agents the caller starts: it gets their invitation.
+const INVITING: &str = "__ronde-inviting";
 
 fn with_function(job: Job) -> Result<Job, UserError> {
     Ok(Job { function: Some(read_function()?), ..job })

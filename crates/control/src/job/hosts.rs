@@ -57,6 +57,8 @@ pub(super) struct Cooldown {
 #[derive(Default)]
 pub(super) struct Hosts {
     pub(super) all: Vec<KnownHost>,
+    /// The indices of the hosts of the latest list, in its order.
+    listed: Vec<usize>,
     agents: u32,
 }
 
@@ -68,8 +70,12 @@ impl Hosts {
         source: HostSourceKind,
     ) -> Vec<JobEventKind> {
         let mut news = Vec::new();
+        self.listed.clear();
         for offer in offers {
-            self.place(&offer.host);
+            let index = self.place(&offer.host);
+            if !self.listed.contains(&index) {
+                self.listed.push(index);
+            }
         }
         for host in &mut self.all {
             let slots = offers.iter().filter(|offer| offer.host == host.name).map(|it| it.slots);
@@ -139,10 +145,15 @@ impl Hosts {
         self.all[index].name.clone()
     }
 
+    /// The listed hosts with their indices, in the order in which workers are started on them.
+    pub(super) fn in_order(&self) -> impl Iterator<Item = (usize, &KnownHost)> {
+        self.listed.iter().map(|&index| (index, &self.all[index]))
+    }
+
     /// The slots for workers: all slots of a host before those of the next.
     pub(super) fn slots_in_order(&self) -> impl Iterator<Item = (&str, u32)> {
-        let hosts = self.all.iter();
-        hosts.flat_map(|host| (0..host.slots).map(|slot| (host.name.as_str(), slot)))
+        let hosts = self.in_order();
+        hosts.flat_map(|(_, host)| (0..host.slots).map(|slot| (host.name.as_str(), slot)))
     }
 
     /// The number of hosts that satisfy a condition, and of their slots.
@@ -294,6 +305,15 @@ mod tests {
         assert_eq!(changed, [unlisted, resized, found("c", 4)]);
         let names: Vec<&str> = hosts.all.iter().map(|host| host.name.as_str()).collect();
         assert_eq!(names, ["b", "a", "c"]);
+    }
+
+    #[test]
+    fn workers_are_started_in_the_order_of_the_latest_list() {
+        let mut hosts = Hosts::default();
+        hosts.list(&offers(&[("a", 1), ("b", 1), ("c", 1)]), HostSourceKind::DialedIn);
+        hosts.list(&offers(&[("b", 1), ("d", 2), ("a", 1)]), HostSourceKind::DialedIn);
+        let slots: Vec<_> = hosts.slots_in_order().collect();
+        assert_eq!(slots, [("b", 0), ("d", 0), ("d", 1), ("a", 0)]);
     }
 
     #[test]

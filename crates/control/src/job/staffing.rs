@@ -109,7 +109,7 @@ impl JobMachine {
             return;
         }
         let mut planned = Vec::new();
-        for (index, host) in self.hosts.all.iter().enumerate() {
+        for (index, host) in self.hosts.in_order() {
             let AgentOnHost::Ready(agent) = host.agent else { continue };
             if !host.is_open() {
                 continue;
@@ -147,7 +147,8 @@ impl JobMachine {
     fn reach(&mut self, room: u32, taken: &BTreeSet<(usize, u32)>) {
         let mut sought = room;
         let mut wanted = Vec::new();
-        for index in 0..self.hosts.all.len() {
+        let listed: Vec<usize> = self.hosts.in_order().map(|(index, _)| index).collect();
+        for index in listed {
             let host = &self.hosts.all[index];
             if sought == 0 {
                 break;

@@ -41,6 +41,9 @@ pub enum LauncherKind {
     /// service.
     #[strum(serialize = "torch.distributed's variables")]
     Variables,
+    /// The program itself, which gave this process its rank.
+    #[strum(serialize = "the program itself")]
+    Program,
 }
 
 /// A process that another launcher has started, and its place in the job.

@@ -109,6 +109,9 @@ pub enum Greeting {
         slots: u32,
         /// A mark for the environment of all processes of its ranks.
         mark: String,
+        /// The machine that it shares with other agents of the job, if it does: their ranks are
+        /// numbered together.
+        shared_host: Option<String>,
     },
 }
 

@@ -47,6 +47,8 @@ pub struct AgentOffer {
     pub name: String,
     /// Number of ranks that it can run.
     pub slots: u32,
+    /// The machine that it shares with other agents of the job, if it does.
+    pub shared_host: Option<String>,
     /// How long to try.
     pub time_limit: Duration,
 }
@@ -173,6 +175,7 @@ async fn offer(
         name: agent_offer.name.clone(),
         slots: agent_offer.slots,
         mark: mark.to_owned(),
+        shared_host: agent_offer.shared_host.clone(),
     };
     let asking = async {
         sealed.say(&greeting).await?;

@@ -15,13 +15,15 @@ const LONGEST: usize = 100 << 10;
 /// The workers in rank order, the same for every rank; empty if a port is missing. `hosts` holds
 /// each host's name and the plan from host set-up; the first port of a host is torch.distributed's.
 pub(super) fn workers(slots: &[Slot], hosts: &[(&str, &HostPlan)]) -> Vec<SocketAddr> {
-    let worker = |slot: &Slot| {
+    let worker = |(index, slot): (usize, &Slot)| {
         let (_, plan) = hosts.iter().find(|(name, _)| *name == slot.host)?;
+        // Several hosts may be one machine, whose ranks are numbered together.
+        let before = slots[..index].iter().filter(|other| other.host == slot.host).count();
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let address = plan.listen.first().copied().unwrap_or(loopback);
-        Some(SocketAddr::new(address, *plan.ports.get(1 + slot.local_rank as usize)?))
+        Some(SocketAddr::new(address, *plan.ports.get(1 + before)?))
     };
-    slots.iter().map(worker).collect::<Option<Vec<_>>>().unwrap_or_default()
+    slots.iter().enumerate().map(worker).collect::<Option<Vec<_>>>().unwrap_or_default()
 }
 
 /// Value of `TF_CONFIG` for one rank; `None` if there is no cluster or the value is too large.

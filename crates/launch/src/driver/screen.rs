@@ -15,6 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use ronde_control::event::OutputKind;
+use ronde_control::launcher::Invitation;
 use ronde_control::wire::agent::OutputStream;
 use ronde_control::{Rank, Worker};
 use tokio::sync::mpsc::Sender;
@@ -73,6 +74,8 @@ pub(super) enum ScreenItem {
     Note(String),
     /// For the caller: the workers whose results count, in rank order.
     World(Vec<Worker>),
+    /// For the caller: where agents connect, and the key.
+    Invitation(Invitation),
 }
 
 /// How a rank's output reaches the screen.
@@ -201,6 +204,13 @@ impl Printer {
                     self.on_display(OutputStream::Stdout, |display| display.resize(columns));
                 }
                 ScreenItem::Note(line) => self.note(&line),
+                ScreenItem::Invitation(invitation) => {
+                    let text = invitation.to_text();
+                    self.write(
+                        OutputStream::Stdout,
+                        &caller::frame(FrameKind::Invitation, NOBODY, text.as_bytes()),
+                    );
+                }
                 ScreenItem::World(workers) => {
                     let bytes: Vec<u8> =
                         workers.iter().flat_map(|worker| worker.0.to_le_bytes()).collect();

@@ -117,8 +117,8 @@ async fn serve(
         Greeting::Lifeline { host } => {
             DriverInput::Silent(host as usize, lifeline::hold(sealed).await)
         }
-        Greeting::Agent { version, name, slots, mark } => {
-            DriverInput::Offered(DialedAgent { name, slots, mark, version, sealed })
+        Greeting::Agent { version, name, slots, mark, shared_host } => {
+            DriverInput::Offered(DialedAgent { name, slots, mark, shared_host, version, sealed })
         }
         Greeting::Fetch { .. } | Greeting::Deliver { .. } | Greeting::Watch { .. } => {
             DriverInput::SideConnection(sealed, greeting)

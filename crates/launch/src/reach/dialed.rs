@@ -23,6 +23,8 @@ pub struct DialedAgent {
     pub slots: u32,
     /// The mark that all processes of its ranks carry in their environment.
     pub mark: String,
+    /// The machine that it shares with other agents of the job, if it does.
+    pub shared_host: Option<String>,
     /// The agent's version of Ronde.
     pub version: String,
     /// The connection that the agent opened.

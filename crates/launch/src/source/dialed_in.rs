@@ -35,6 +35,8 @@ pub enum KeyPlace {
     File(PathBuf),
     /// From a file that was created for this job and is removed with it.
     Made(Arc<PrivateFile>),
+    /// From the Python process that started this job, which gets it with the addresses.
+    Caller,
 }
 
 impl DialedIn {
@@ -59,7 +61,7 @@ impl DialedIn {
         let command = format!("ronde agent --join {}", addresses.join(","));
         let (count, noun) = (self.agents, if self.agents == 1 { "agent" } else { "agents" });
         let file = match &self.place {
-            KeyPlace::Environment => None,
+            KeyPlace::Environment | KeyPlace::Caller => None,
             KeyPlace::File(path) => Some(path.as_path()),
             KeyPlace::Made(file) => Some(file.path()),
         };

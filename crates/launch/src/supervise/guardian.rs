@@ -6,13 +6,16 @@
 //! the driver sees that closed, nothing is left on this host.
 
 use std::ffi::OsStr;
+use std::future::pending;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Stdio;
 
 use ronde_control::wire::{JobKey, encode};
 use rustix::process::{Signal, getpid, set_child_subreaper, setsid};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
 use tokio::process::Child;
 
 use super::{Scope, signal_child, sweep};
@@ -24,7 +27,7 @@ use crate::{driver, hidden, registry, signals};
 /// Starts the agent and waits for it; returns its exit code, 128 plus the signal if one killed it.
 pub fn run(program: &Path, mark: &OsStr) -> u8 {
     let _ = setsid();
-    let code = guard(program, (hidden::AGENT, mark), None);
+    let code = guard(program, (hidden::AGENT, mark), None, Owner::User);
     // A killed driver on this host has left its registry entry behind.
     registry::jobs(&PrivateDirs::here());
     code.unwrap_or_else(|error| {
@@ -36,19 +39,51 @@ pub fn run(program: &Path, mark: &OsStr) -> u8 {
 /// Like [`run`], for an agent that dials in and whose guardian was started by the user. The
 /// agent makes this offer to a launcher that holds the key; the key is never on a command line. A
 /// signal to this process is meant for the agent.
-pub fn run_joining(program: &Path, agent_offer: &AgentOffer, key: &JobKey) -> io::Result<u8> {
+pub fn run_joining(
+    program: &Path,
+    agent_offer: &AgentOffer,
+    key: &JobKey,
+    owner: Owner,
+) -> io::Result<u8> {
     let mark = driver::hex(&driver::entropy::<12>().map_err(io::Error::other)?);
     let offer = encode(&(agent_offer, key));
-    guard(program, (hidden::JOINING_AGENT, OsStr::new(&mark)), Some(offer))
+    guard(program, (hidden::JOINING_AGENT, OsStr::new(&mark)), Some(offer), owner)
+}
+
+/// Who ends the agent of a guardian that was started by hand or by a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Somebody who sends a signal.
+    User,
+    /// A program that keeps the other end of our standard input, a pipe: the agent ends with it.
+    Program,
+}
+
+impl Owner {
+    /// The pipe that its owner holds, if there is one.
+    fn pipe(self) -> io::Result<Option<pipe::Receiver>> {
+        match self {
+            Owner::User => Ok(None),
+            Owner::Program => {
+                let input = io::stdin().as_fd().try_clone_to_owned()?;
+                pipe::Receiver::from_owned_fd(input).map(Some)
+            }
+        }
+    }
 }
 
 /// Starts an agent, writes `input` to its standard input, waits for it and cleans up.
-fn guard(program: &Path, (part, mark): (&str, &OsStr), input: Option<Vec<u8>>) -> io::Result<u8> {
+fn guard(
+    program: &Path,
+    (part, mark): (&str, &OsStr),
+    input: Option<Vec<u8>>,
+    owner: Owner,
+) -> io::Result<u8> {
     let own = getpid();
     let _ = set_child_subreaper(Some(own));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let code = runtime.block_on(async {
-        let signals = signals::listen()?;
+        let (signals, owner) = (signals::listen()?, owner.pipe()?);
         let mut agent = tokio::process::Command::new(program);
         agent.arg(part).arg(mark).arg(own.as_raw_nonzero().to_string());
         if input.is_some() {
@@ -58,18 +93,27 @@ fn guard(program: &Path, (part, mark): (&str, &OsStr), input: Option<Vec<u8>>) -
         if let (Some(mut pipe), Some(input)) = (agent.stdin.take(), input) {
             pipe.write_all(&input).await?;
         }
-        wait(agent, signals).await
+        wait(agent, signals, owner).await
     });
     sweep(&mark.to_string_lossy(), Scope::Family);
     code
 }
 
-/// Waits for the agent and passes signals on to it.
-async fn wait(mut agent: Child, mut signals: Signals) -> io::Result<u8> {
+/// Waits for the agent, passes signals on to it, and ends it when its owner has gone.
+async fn wait(
+    mut agent: Child,
+    mut signals: Signals,
+    mut owner: Option<pipe::Receiver>,
+) -> io::Result<u8> {
     let mut last_signal = None;
     let status = loop {
         tokio::select! {
             status = agent.wait() => break status?,
+            () = closed(&mut owner) => {
+                owner = None;
+                last_signal = Some(Signal::TERM.as_raw());
+                signal_child(&agent, Signal::TERM.as_raw());
+            }
             signal = signals.next() => {
                 // The first SIGTERM lets the agent leave in order; the agent may have received it
                 // as well.
@@ -84,4 +128,11 @@ async fn wait(mut agent: Child, mut signals: Signals) -> io::Result<u8> {
         (_, Some(signal)) => 128 + signal as u8,
         _ => super::code(status),
     })
+}
+
+/// Waits until the other end of the pipe is closed; for ever if there is none.
+async fn closed(pipe: &mut Option<pipe::Receiver>) {
+    let Some(pipe) = pipe else { return pending().await };
+    let mut ignored = [0; 64];
+    while pipe.read(&mut ignored).await.is_ok_and(|count| count > 0) {}
 }

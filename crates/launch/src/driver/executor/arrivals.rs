@@ -149,7 +149,18 @@ impl Driver<'_> {
         let name = name.unwrap_or_default();
         let address = offer.address().map_or_else(|| "nowhere".into(), |it| it.to_string());
         tracing::info!(host = name, slots = offer.slots, "an agent dialed in from {address}");
-        self.hosts.push(Host { name: name.clone(), user: None, slots: offer.slots });
+        // Ranks are numbered in the order of this list, those of one machine without a gap.
+        let machine = |host: &Host| self.machines.get(&host.name) == offer.shared_host.as_ref();
+        let near = match offer.shared_host {
+            Some(_) => self.hosts.iter().rposition(machine),
+            None => None,
+        };
+        let place = near.map_or(self.hosts.len(), |near| near + 1);
+        self.hosts.insert(place, Host { name: name.clone(), user: None, slots: offer.slots });
+        match offer.shared_host.clone() {
+            Some(machine) => self.machines.insert(name.clone(), machine),
+            None => self.machines.remove(&name),
+        };
         self.waiting.insert(name, offer);
         self.hosts_changed(now);
     }
@@ -183,7 +194,8 @@ impl Driver<'_> {
     /// The list of hosts has changed.
     fn hosts_changed(&mut self, now: Time) {
         if !self.job.job_spec.outlives_losses() {
-            self.slots = hosts::assign(&self.hosts, self.job.job_spec.start).unwrap_or_default();
+            self.slots = hosts::assign_shared(&self.hosts, &self.machines, self.job.job_spec.start)
+                .unwrap_or_default();
         }
         let offer = |host: &Host| job::HostOffer { host: host.name.clone(), slots: host.slots };
         self.decide(JobInput::Discovered(self.hosts.iter().map(offer).collect()), now);

@@ -14,6 +14,7 @@ use ronde_control::host_setup::{HostPlan, HostSetup, HostSetupInput};
 use ronde_control::job::{
     AgentId, JobAction, JobInput, JobMachine, JobOutcome, JobSpec, OutputView, Start,
 };
+use ronde_control::launcher::Invitation;
 use ronde_control::status::Status;
 use ronde_control::wire::agent::{
     AgentToDriver, DriverToAgent, OutputStream, Terminal, WindowSize, WorkerSpec, output_cost,
@@ -35,7 +36,7 @@ use crate::logs::{prefix, time_of_day_now};
 use crate::reach::dialed::DialedAgent;
 use crate::reach::{HostProblem, ReachMethod};
 use crate::signals::Signals;
-use crate::source::{HostSource, Search};
+use crate::source::{HostSource, KeyPlace, Search};
 use crate::window;
 
 /// The signal (SIGHUP) that ends a job whose caller is gone.
@@ -63,6 +64,8 @@ pub(super) struct Driver<'a> {
     waiting: BTreeMap<String, DialedAgent>,
     /// The current hosts, and how to reach every host that was ever listed.
     hosts: Vec<Host>,
+    /// The machines of hosts that share one, by host name.
+    machines: BTreeMap<String, String>,
     methods: BTreeMap<String, ReachMethod>,
     /// The slot of each rank, in rank order, if known from the start.
     slots: Vec<Slot>,
@@ -108,7 +111,13 @@ impl<'a> Driver<'a> {
         let mut context = DriverContext::open(job, &news).await?;
         context.started(job);
         if let HostSource::DialedIn(agents) = &job.hosts {
-            context.tell(&agents.invitation(&context.addresses));
+            match agents.place {
+                KeyPlace::Caller => {
+                    let (addresses, key) = (context.addresses.clone(), agents.key.clone());
+                    context.screen.show(ScreenItem::Invitation(Invitation { addresses, key }));
+                }
+                _ => context.tell(&agents.invitation(&context.addresses)),
+            }
         }
         // A limit on stalls is also a limit on stopped workers.
         let stopped = job.job_spec.stopped.into_iter().chain(job.stall_shutdown()).min();
@@ -123,6 +132,7 @@ impl<'a> Driver<'a> {
             batches: Vec::new(),
             waiting: BTreeMap::new(),
             hosts: Vec::new(),
+            machines: BTreeMap::new(),
             methods: BTreeMap::new(),
             slots: Vec::new(),
             cluster: Vec::new(),
@@ -271,7 +281,7 @@ impl<'a> Driver<'a> {
             own: if inherits { Vec::new() } else { environment::own() },
             terminal,
             gpus: self.job.gpus_per_rank.map(|gpus_per_rank| GpuShare {
-                slot: start.slot,
+                slot: slot.local_rank,
                 slots: slot.local_size,
                 gpus_per_rank,
             }),

@@ -77,7 +77,9 @@ def spelled(parameter):
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_signatures_are_horovods(name):
     parameters = inspect.signature(getattr(hvd, name)).parameters.values()
-    assert ", ".join(map(spelled, parameters)) == SIGNATURES[name]
+    # What Ronde adds can only be given by name, so it gets in the way of no call.
+    horovods = [each for each in parameters if each.kind is not each.KEYWORD_ONLY]
+    assert ", ".join(map(spelled, horovods)) == SIGNATURES[name]
 
 
 def test_reductions_have_horovods_numbers():

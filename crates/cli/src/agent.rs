@@ -13,7 +13,7 @@ use ronde_control::wire::standing::StandingInfo;
 use ronde_launch::agent::join::AgentOffer;
 use ronde_launch::agent::standing::{self, StandingOffer};
 use ronde_launch::hosts;
-use ronde_launch::supervise::guardian::{self, Owner};
+use ronde_launch::supervise::guardian::{self, AgentLifetime};
 
 use crate::agents::address;
 use crate::form::seconds;
@@ -85,7 +85,7 @@ pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
         return stand(program, arguments, address);
     }
     match both(arguments.agent_offer(), arguments.key()) {
-        Ok((offer, key)) => guardian::run_joining(program, &offer, &key, arguments.owner())
+        Ok((offer, key)) => guardian::run_joining(program, &offer, &key, arguments.lifetime())
             .unwrap_or_else(|error| not_started(&error)),
         Err(error) => report_error(&error, USAGE),
     }
@@ -129,8 +129,8 @@ impl Arguments {
         Ok(StandingOffer { key, info })
     }
 
-    fn owner(&self) -> Owner {
-        if self.with_stdin { Owner::Program } else { Owner::User }
+    fn lifetime(&self) -> AgentLifetime {
+        if self.with_stdin { AgentLifetime::WithStdin } else { AgentLifetime::UntilSignaled }
     }
 
     fn agent_offer(&self) -> Result<AgentOffer, UserError> {

@@ -54,8 +54,8 @@ def use_rendezvous(
     Args:
         invitation: What `open_rendezvous` returned on rank 0; None to let the environment count
             again.
-        rank: The rank of this process; rank 0 is the one that opened the rendezvous.
-        size: Number of ranks.
+        rank: The rank of this process; rank 0 is the one that opened the rendezvous (default: 0).
+        size: Number of ranks (default: 1).
         host: The identity of this host (default: its host name). Ranks with the same one share a
             host, and their local ranks follow from that.
 

@@ -63,8 +63,8 @@ def init(
             made from a communicator; each rank then passes those that it belongs to.
         rank: The rank of this process, with `size` and `invitation`, in programs that start their
             processes themselves (default: what the launcher says).
-        size: Number of ranks of that world.
-        invitation: What `horovod.open_rendezvous` returned on rank 0.
+        size: Number of ranks of that world (default: what the launcher says).
+        invitation: What `horovod.open_rendezvous` returned on rank 0 (default: None).
         host: The identity of this host; ranks with the same one share a host (default: its host
             name).
 

@@ -27,7 +27,7 @@ use crate::{driver, hidden, registry, signals};
 /// Starts the agent and waits for it; returns its exit code, 128 plus the signal if one killed it.
 pub fn run(program: &Path, mark: &OsStr) -> u8 {
     let _ = setsid();
-    let code = guard(program, (hidden::AGENT, mark), None, Owner::User);
+    let code = guard(program, (hidden::AGENT, mark), None, AgentLifetime::UntilSignaled);
     // A killed driver on this host has left its registry entry behind.
     registry::jobs(&PrivateDirs::here());
     code.unwrap_or_else(|error| {
@@ -43,28 +43,29 @@ pub fn run_joining(
     program: &Path,
     agent_offer: &AgentOffer,
     key: &JobKey,
-    owner: Owner,
+    lifetime: AgentLifetime,
 ) -> io::Result<u8> {
     let mark = driver::hex(&driver::entropy::<12>().map_err(io::Error::other)?);
     let offer = encode(&(agent_offer, key));
-    guard(program, (hidden::JOINING_AGENT, OsStr::new(&mark)), Some(offer), owner)
+    guard(program, (hidden::JOINING_AGENT, OsStr::new(&mark)), Some(offer), lifetime)
 }
 
-/// Who ends the agent of a guardian that was started by hand or by a program.
+/// How long an agent may run that joins a job by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    /// Somebody who sends a signal.
-    User,
-    /// A program that keeps the other end of our standard input, a pipe: the agent ends with it.
-    Program,
+pub enum AgentLifetime {
+    /// Until its job ends or it gets a signal.
+    UntilSignaled,
+    /// Also only as long as standard input, a pipe, is open: as long as the program that started it
+    /// lives.
+    WithStdin,
 }
 
-impl Owner {
-    /// The pipe that its owner holds, if there is one.
+impl AgentLifetime {
+    /// The pipe that ends it, if there is one.
     fn pipe(self) -> io::Result<Option<pipe::Receiver>> {
         match self {
-            Owner::User => Ok(None),
-            Owner::Program => {
+            AgentLifetime::UntilSignaled => Ok(None),
+            AgentLifetime::WithStdin => {
                 let input = io::stdin().as_fd().try_clone_to_owned()?;
                 pipe::Receiver::from_owned_fd(input).map(Some)
             }
@@ -77,13 +78,13 @@ fn guard(
     program: &Path,
     (part, mark): (&str, &OsStr),
     input: Option<Vec<u8>>,
-    owner: Owner,
+    lifetime: AgentLifetime,
 ) -> io::Result<u8> {
     let own = getpid();
     let _ = set_child_subreaper(Some(own));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let code = runtime.block_on(async {
-        let (signals, owner) = (signals::listen()?, owner.pipe()?);
+        let (signals, owner) = (signals::listen()?, lifetime.pipe()?);
         let mut agent = tokio::process::Command::new(program);
         agent.arg(part).arg(mark).arg(own.as_raw_nonzero().to_string());
         if input.is_some() {

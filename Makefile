@@ -22,7 +22,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test check rust-lint rust-test python-lint python-types python-test python-single \
-  docs lab matrix dist dist-check images containers gpu mxnet deny bench bench-results bench-training soak loom fuzz clean
+  docs lab matrix dist dist-check images containers engines gpu mxnet deny bench bench-results bench-training soak loom fuzz clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -59,15 +59,19 @@ python-types: .venv/dev .venv/ronde ## Check the types of the Python code and of
 python-test: .venv/dev .venv/ronde .tools/openmpi lab ## Run the tests of the installed wheel, with and without the launcher
 	.venv/bin/pytest
 
-# Multi-host tests need namespaces and real sshds; without them, they are skipped.
-lab: ## Install the system packages for multi-host tests, if permitted
-	@command -v sshd ssh ip >/dev/null && exit 0; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+# Multi-host tests need namespaces and real sshds, and Spark needs Java; without them, such tests
+# are skipped. Not every shell's `command -v` looks at more than one name.
+lab: ## Install the system packages for multi-host tests and for Spark, if permitted
+	@has() { for name; do command -v $$name >/dev/null || return 1; done; }; \
+	has sshd ssh ip java && exit 0; \
+	if [ "$$(id -u)" = 0 ] && has apt-get; then \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
-	    --no-install-recommends openssh-server openssh-client iproute2 >/dev/null; \
+	    --no-install-recommends openssh-server openssh-client iproute2 default-jre-headless >/dev/null; \
 	fi; \
-	command -v sshd ssh ip >/dev/null || echo 'note: tests across hosts are skipped: install' \
-	  'openssh-server, openssh-client and iproute2 as root' >&2
+	has sshd ssh ip || echo 'note: tests across hosts are skipped: install' \
+	  'openssh-server, openssh-client and iproute2 as root' >&2; \
+	has java || echo 'note: tests of Spark are skipped: install a Java runtime,' \
+	  'such as default-jre-headless, as root' >&2
 
 python-single: .venv/dev .venv/ronde ## Run the Python tests that need no launcher
 	.venv/bin/pytest tests/single
@@ -96,6 +100,9 @@ bench-training: .venv/demo .venv/ronde ## Measure training steps, compared with 
 mxnet: .tools/mxnet/ronde ## Run the tests of horovod.mxnet, in an environment with MXNet and the old NumPy it needs
 	PATH="$(CURDIR)/.tools/mxnet/bin:$$PATH" RONDE_TEST_FRAMEWORKS=mxnet .tools/mxnet/bin/python -m \
 	  pytest tests/single/test_mxnet.py tests/integration/test_parallel.py tests/integration/test_lost_mxnet.py
+
+engines: .venv/dev .venv/ronde lab ## Run all tests on Spark and Ray, also the long ones that `make test` leaves out
+	.venv/bin/pytest tests/engines --engines all
 
 gpu: $(GPU_READY) ## Run the suites of torch and JAX on the GPUs of this machine; GPU_PYTHON names an interpreter that has them and Ronde
 	$(GPU_PYTHON) tests/gpu.py

@@ -1,0 +1,88 @@
+"""A standalone Spark cluster on this machine: a master and workers, each a process."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+START_SECONDS = 60
+
+
+class SparkCluster:
+    """A master and workers.
+
+    Args:
+        folder: Where logs and the workers' files go.
+        workers: Number of workers; each has its own address, 127.0.0.2 and up.
+        cores: Cores of each.
+    """
+
+    def __init__(self, folder, workers=2, cores=2):
+        self.folder, self.cores = Path(folder), cores
+        self._processes = []
+        try:
+            self.url = self._start("master", "Master", "--host", "127.0.0.1", "--port", "0")
+            for number in range(workers):
+                self.add_worker(f"127.0.0.{number + 2}")
+        except BaseException:
+            self.stop()
+            raise
+
+    def add_worker(self, address):
+        """Starts a worker and waits until the master knows it; returns its process."""
+        name = f"worker-{len(self._processes)}"
+        options = ["-c", str(self.cores), "-m", "3g", "--host", address]
+        options += ["-d", str(self.folder / name), self.url]
+        self._start(name, "Worker", *options)
+        return self._processes[-1]
+
+    def stop(self):
+        for process in reversed(self._processes):
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+        for process in self._processes:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def _start(self, name, kind, *options):
+        import pyspark
+
+        home = Path(pyspark.__file__).parent
+        log = self.folder / f"{name}.log"
+        ready = re.compile(
+            r"Starting Spark master at (spark://\S+)" if kind == "Master" else r"Successfully (reg)"
+        )
+        command = [
+            str(home / "bin" / "spark-class"),
+            f"org.apache.spark.deploy.{kind.lower()}.{kind}",
+        ]
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [*command, *options, "--webui-port", "0"],
+                env={**os.environ, "SPARK_HOME": str(home)},
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        self._processes.append(process)
+        end = time.monotonic() + START_SECONDS
+        while True:
+            text = log.read_text(errors="replace")
+            found = ready.search(text)
+            if found:
+                return found.group(1)
+            assert process.poll() is None and time.monotonic() < end, (
+                f"{name} did not start:\n{text}"
+            )
+            time.sleep(0.05)

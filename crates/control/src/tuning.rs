@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 /// Up to which size each algorithm is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tuning {
+    /// Bytes of a rank up to which a collective on its own, in shared memory, is not negotiated.
+    pub express: u64,
     /// Bytes up to which an allreduce in shared memory uses one exchange instead of two.
     pub one_shot: u64,
     /// Bytes up to which sockets use the algorithm with the fewest messages.
@@ -41,6 +43,7 @@ pub const MOST_CONNECTIONS: u64 = 16;
 impl Default for Tuning {
     fn default() -> Tuning {
         Tuning {
+            express: 16 << 10,
             one_shot: 16 << 10,
             few_messages: 32 << 10,
             halving: 256 << 10,
@@ -51,6 +54,13 @@ impl Default for Tuning {
 }
 
 impl Tuning {
+    /// [`Tuning::express`].
+    pub const EXPRESS: Knob = Knob {
+        name: "express",
+        meaning: "bytes up to which a tensor on its own, in shared memory, travels with its announcement",
+        field: |tuning| &mut tuning.express,
+    };
+
     /// [`Tuning::one_shot`].
     pub const ONE_SHOT: Knob = Knob {
         name: "one_shot",
@@ -88,6 +98,7 @@ impl Tuning {
 
     /// All numbers that can be tuned.
     pub const TABLE: &[Knob] = &[
+        Tuning::EXPRESS,
         Tuning::ONE_SHOT,
         Tuning::FEW_MESSAGES,
         Tuning::HALVING,

@@ -204,7 +204,7 @@ fn a_death_makes_the_others_dump_their_flight_recorder() {
             assert!(
                 lines[1].contains(&format!("\"ranks\":3,\"bucket\":1,\"transport\":\"{way}\""))
             );
-            assert!(lines[1].contains(if way == "SHM" { "oneshot" } else { "doubling" }), "{text}");
+            assert!(lines[1].contains(if way == "SHM" { "express" } else { "doubling" }), "{text}");
             assert!(lines[1].contains(r#""bytes":400"#) && lines[1].contains("finished_us"));
             assert!(lines[2].contains(r#""state":"failed""#), "{text}");
             assert!(lines[2].contains(r#""name":"pending""#) && lines[2].contains("lost rank 2"));

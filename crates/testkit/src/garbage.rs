@@ -292,6 +292,11 @@ fn to_coordinator() -> Vec<MemberToCoordinator> {
     let announced = requests().into_iter().map(MemberToCoordinator::Announce);
     let others = [
         MemberToCoordinator::Known(TensorId(0)),
+        MemberToCoordinator::Waits {
+            request: requests().swap_remove(0),
+            round: 1,
+            since: Duration::from_secs(1),
+        },
         MemberToCoordinator::Join,
         MemberToCoordinator::Leave { reason: Some("x".into()) },
     ];

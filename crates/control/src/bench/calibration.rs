@@ -32,6 +32,13 @@ pub const EXPERIMENTS: &[Experiment] = &[
         transport: "auto",
         least_ranks: 2,
         sizes: (9, 16),
+        aside: &[Tuning::EXPRESS],
+    },
+    Experiment {
+        knob: Tuning::EXPRESS,
+        transport: "auto",
+        least_ranks: 2,
+        sizes: (9, 15),
         aside: &[],
     },
     Experiment {

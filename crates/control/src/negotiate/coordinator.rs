@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::journal::{Journal, LastSeen};
 use super::numbers::TensorNumbers;
 use super::pending_tensor::PendingTensor;
+use super::rounds::Rounds;
 use super::sets::RegisteredSets;
 use super::{
     Announcement, CollectiveKind, CoordinatorToMember, MemberToCoordinator, ReleasedItem, Request,
@@ -33,6 +34,7 @@ pub struct Coordinator {
     joined: Vec<Rank>,
     out: Vec<CoordinatorToMember>,
     left: Option<Rank>,
+    rounds: Rounds,
     /// Who has announced what, and when.
     pub journal: Journal,
 }
@@ -63,6 +65,7 @@ impl Coordinator {
             joined: Vec::new(),
             out: Vec::new(),
             left: None,
+            rounds: Rounds::default(),
             journal: Journal::of(size),
         }
     }
@@ -76,8 +79,21 @@ impl Coordinator {
                 self.gather(from, &request, None);
             }
             MemberToCoordinator::Known(id) => self.announce_known(from, id),
+            MemberToCoordinator::Waits { request, round, since } => {
+                self.rounds.waits(from, request, round, now.saturating_sub(since));
+            }
             MemberToCoordinator::Join => self.join(from),
             MemberToCoordinator::Leave { reason } => self.leave(from, reason),
+        }
+    }
+
+    /// A round without negotiation has ended: `agreed` is what all ranks have run. Without it, they
+    /// announce what they have submitted.
+    pub fn round_ended(&mut self, round: u64, agreed: Option<&Request>, now: Duration) {
+        self.rounds.ended(round);
+        if let Some(request) = agreed {
+            self.journal.now = now;
+            self.journal.all_announced(request);
         }
     }
 
@@ -138,6 +154,7 @@ impl Coordinator {
         };
         let late = self.pending.iter().filter(|(_, pending_tensor)| pending_tensor.since <= before);
         let mut stalls: Vec<Stall> = late.map(stall).collect();
+        stalls.extend(self.rounds.stalls(before, self.sets.world()));
         stalls.sort_by(|a, b| (a.since, &a.name).cmp(&(b.since, &b.name)));
         stalls
     }
@@ -149,6 +166,10 @@ impl Coordinator {
 
     /// What a rank did last; `None` if it has announced nothing yet.
     pub fn last_seen(&self, rank: Rank) -> Option<LastSeen> {
+        if let Some((name, at)) = self.rounds.awaited_by(rank) {
+            let announced = self.journal.announced_by(rank) + 1;
+            return Some(LastSeen { name: Some(name.into()), at, announced, is_waiting: true });
+        }
         let name_of = |id| self.numbers.meaning(id).map(|(request, _)| request.name.clone());
         let mut seen = self.journal.last_seen(rank, name_of)?;
         let pending_tensor = seen.name.as_ref().and_then(|name| self.pending.get(name));

@@ -47,6 +47,8 @@ pub struct LastSeen {
 /// What the coordinator remembers of announcements.
 pub struct Journal {
     last: Vec<TensorRef>,
+    /// The last tensor that all ranks have run without announcing it, and how many those were.
+    common: TensorRef,
     /// `None` while there is no timeline.
     entries: Option<Vec<JournalEntry>>,
     /// When the message being handled arrived.
@@ -64,7 +66,8 @@ struct TensorRef {
 
 impl Journal {
     pub(super) fn of(size: usize) -> Journal {
-        Journal { last: vec![TensorRef::default(); size], entries: None, now: Duration::ZERO }
+        let last = vec![TensorRef::default(); size];
+        Journal { last, common: TensorRef::default(), entries: None, now: Duration::ZERO }
     }
 
     /// Starts recording entries.
@@ -99,6 +102,21 @@ impl Journal {
         }
     }
 
+    /// Records that all ranks have run this without announcing it.
+    pub(super) fn all_announced(&mut self, request: &Request) {
+        let TensorRef { name, at, announced, .. } = &mut self.common;
+        *at = self.now;
+        *announced += 1;
+        name.clear();
+        name.push_str(&request.name);
+    }
+
+    /// How many tensors a rank has submitted.
+    pub(super) fn announced_by(&self, rank: Rank) -> u64 {
+        let own = self.last.get(rank.index()).map_or(0, |tensor| tensor.announced);
+        own + self.common.announced
+    }
+
     /// Records that all members have announced a tensor.
     pub(super) fn ready(&mut self, name: &str, set: SetId) {
         if let Some(entries) = &mut self.entries {
@@ -112,12 +130,15 @@ impl Journal {
         rank: Rank,
         name_of: impl FnOnce(TensorId) -> Option<String>,
     ) -> Option<LastSeen> {
-        let tensor = self.last.get(rank.index()).filter(|tensor| tensor.announced > 0)?;
+        let announced = Some(self.announced_by(rank)).filter(|announced| *announced > 0)?;
+        let tensor = match self.last.get(rank.index()) {
+            Some(tensor) if tensor.announced > 0 && tensor.at >= self.common.at => tensor,
+            _ => &self.common,
+        };
         let name = match tensor.id {
             Some(id) => name_of(id),
             None => Some(tensor.name.clone()),
         };
-        let TensorRef { at, announced, .. } = *tensor;
-        Some(LastSeen { name, at, announced, is_waiting: false })
+        Some(LastSeen { name, at: tensor.at, announced, is_waiting: false })
     }
 }

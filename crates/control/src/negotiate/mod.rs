@@ -16,6 +16,7 @@ mod member;
 mod numbers;
 mod pending_tensor;
 mod request;
+mod rounds;
 mod sets;
 
 #[cfg(test)]
@@ -25,6 +26,8 @@ pub use coordinator::{Coordinator, Stall};
 pub use journal::{Journal, JournalEntry, LastSeen};
 pub use member::{Member, MemberEvent, ReleasedTensor};
 pub use request::{CollectiveKind, Request};
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +44,16 @@ pub enum MemberToCoordinator {
     Announce(Request),
     /// A tensor was submitted again, exactly as the last time.
     Known(TensorId),
+    /// The member waits in a round without negotiation; see [`Coordinator::round_ended`]. Nothing
+    /// follows from it but reports about late ranks.
+    Waits {
+        /// What it has submitted.
+        request: Request,
+        /// The round.
+        round: u64,
+        /// How long it has waited.
+        since: Duration,
+    },
     /// The member contributes nothing until all have joined.
     Join,
     /// The member takes no part in anything that is not released yet.

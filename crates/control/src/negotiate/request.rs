@@ -1,5 +1,7 @@
 //! What a rank wants done with a tensor, and whether the requests of two ranks match.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
@@ -142,6 +144,34 @@ impl Request {
             _ => {}
         }
         request
+    }
+
+    /// A number that is the same for the requests of two ranks only if they can run together. Built
+    /// from everything that must match; what may differ is in [`Request::share`].
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let Request { name, set, kind, dtype, shapes, device } = self;
+        (name, set.0, kind.name(), dtype, device).hash(&mut hasher);
+        match kind {
+            CollectiveKind::Allreduce { op, prescale, postscale }
+            | CollectiveKind::Reducescatter { op, prescale, postscale } => {
+                (op, prescale.to_bits(), postscale.to_bits()).hash(&mut hasher);
+            }
+            CollectiveKind::Broadcast { root } => root.hash(&mut hasher),
+            CollectiveKind::AddSet { ranks } => ranks.hash(&mut hasher),
+            CollectiveKind::RemoveSet { set } => set.0.hash(&mut hasher),
+            CollectiveKind::Allgather
+            | CollectiveKind::Alltoall { .. }
+            | CollectiveKind::Barrier => {}
+        }
+        let rows_differ =
+            matches!(kind, CollectiveKind::Allgather | CollectiveKind::Alltoall { .. });
+        shapes.len().hash(&mut hasher);
+        for shape in shapes {
+            shape.len().hash(&mut hasher);
+            shape[usize::from(rows_differ).min(shape.len())..].hash(&mut hasher);
+        }
+        hasher.finish()
     }
 
     /// Why this request cannot run at all, even if all ranks submit the same.

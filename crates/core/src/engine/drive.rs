@@ -92,10 +92,15 @@ impl EngineShared {
         self.step_back(progress);
     }
 
-    /// Drives for a moment if that is likely to complete what was just submitted. Otherwise, or
-    /// afterwards, the background thread takes care of it.
+    /// Whether driving for a moment is likely to complete what this thread submits next.
+    pub(super) fn is_driving_worth_it(&self) -> bool {
+        !IS_CALLING_BACK.get() && self.inbox.is_serial()
+    }
+
+    /// Drives for a moment if that is still likely to complete what was just submitted. Otherwise,
+    /// or afterwards, the background thread takes care of it.
     pub(super) fn drive_briefly(&self, ticket: &Ticket) {
-        let is_worth_it = !IS_CALLING_BACK.get() && self.inbox.is_serial();
+        let is_worth_it = self.is_driving_worth_it();
         let Some(mut progress) = is_worth_it.then(|| self.progress.try_lock().ok()).flatten()
         else {
             return self.waiter.ring_own();

@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use ronde_control::negotiate::Request;
 
+use super::AfterSubmit;
 use super::serial_submission::SerialSubmission;
 use super::ticket::{PendingSubmission, Ticket};
 use crate::error::Error;
 
 pub(super) enum Submission {
-    Tensor { request: Request, pending: PendingSubmission },
+    Tensor { request: Request, pending: PendingSubmission, next: AfterSubmit },
     Join { ticket: Arc<Ticket> },
     Leave { reason: Option<String>, ticket: Arc<Ticket> },
 }

@@ -9,6 +9,7 @@ mod alone_on_gpu;
 mod background;
 mod drive;
 mod elastic;
+mod express;
 mod gpu_buckets;
 mod gpu_tensors;
 mod inbox;
@@ -179,14 +180,22 @@ impl Engine {
     /// immediately if the request is refused or the outcome is already known.
     pub fn submit_then(&self, request: Request, tensors: Tensors, done: CompletionCallback) {
         let ticket = Arc::new(Ticket::default());
-        let is_small = request.bytes() <= SMALL;
+        let next = match &self.world {
+            Some(JoinedWorld { shared, .. })
+                if request.bytes() <= SMALL && shared.is_driving_worth_it() =>
+            {
+                AfterSubmit::Waits
+            }
+            _ => AfterSubmit::GoesOn,
+        };
         let pending = PendingSubmission { tensors, ticket: ticket.clone() };
-        let queued = self.enqueue(request, pending, AfterSubmit::Waits);
+        let queued = self.enqueue(request, pending, next);
         match (queued, &self.world) {
             (Err(error), _) => ticket.complete(Err(error)),
-            (Ok(()), Some(JoinedWorld { shared, .. })) if is_small => shared.drive_briefly(&ticket),
-            (Ok(()), Some(JoinedWorld { shared, .. })) => shared.waiter.ring_own(),
-            (Ok(()), None) => {}
+            (Ok(()), Some(JoinedWorld { shared, .. })) if next == AfterSubmit::Waits => {
+                shared.drive_briefly(&ticket);
+            }
+            (Ok(()), _) => {}
         }
         drive::call_back(&ticket, done);
     }
@@ -211,7 +220,7 @@ impl Engine {
             // Names are matched within a set: the same name may be in flight in another set.
             request.name = format!("{}@{}", request.name, request.set.0);
         }
-        shared.put(Submission::Tensor { request, pending }, next)
+        shared.put(Submission::Tensor { request, pending, next }, next)
     }
 
     /// A rank uses one GPU: its communicators belong to it.

@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use ronde_control::cause::CauseKind;
 use ronde_control::negotiate::{
     Announcement, Coordinator, CoordinatorToMember, JournalEntry, Member, MemberEvent,
-    MemberToCoordinator, ReleasedTensor,
+    MemberToCoordinator, ReleasedTensor, Request,
 };
 use ronde_control::wire::RankToDriver;
 use ronde_control::{DeviceKind, Rank, SetId};
 
+use super::express::{Express, RoundEnd};
 use super::gpu_buckets::{DoneBucket, GpuBuckets, LaunchedBucket};
 use super::inbox::{Inbox, Submission};
 use super::plane::{Broken, ControlPath, FollowPlane, LeadPlane};
@@ -38,18 +39,19 @@ pub(super) struct Progress {
     pub(super) role: Role,
     pub(super) waiter: Arc<Waiter>,
     pub(super) inbox: Arc<Inbox>,
+    pub(super) express: Option<Express>,
     member: Member,
-    me: Rank,
+    pub(super) me: Rank,
     flights: HashMap<String, InFlight>,
     sets: Arc<ProcessSets>,
     joining: Option<Arc<Ticket>>,
     leaving: Option<Arc<Ticket>>,
     is_over: bool,
-    watch: Arc<Watch>,
+    pub(super) watch: Arc<Watch>,
     /// When the messages that are being processed arrived.
-    received_at: Duration,
+    pub(super) received_at: Duration,
     /// When the last bucket ended; before the first bucket of a turn, `received_at`.
-    moment: Duration,
+    pub(super) moment: Duration,
 }
 
 #[expect(clippy::large_enum_variant, reason = "there is one role per world")]
@@ -82,6 +84,7 @@ impl Progress {
         (inbox, sets, watch): (Arc<Inbox>, Arc<ProcessSets>, Arc<Watch>),
     ) -> Progress {
         Progress {
+            express: groups.express_lane().map(Express::new),
             groups,
             gpu: GpuBuckets::default(),
             role,
@@ -116,6 +119,12 @@ impl Progress {
         }
         self.finish_on_gpu()?;
         let mut busy = self.take_submissions()?;
+        match self.follow_round()? {
+            // What others have sent meanwhile can wait until this rank does.
+            Some(RoundEnd::Done) => return Ok(true),
+            Some(RoundEnd::Announced) => busy = true,
+            None => {}
+        }
         busy |= self.coordinate()?;
         busy |= self.follow()?;
         Ok(busy)
@@ -132,7 +141,9 @@ impl Progress {
             }
             Role::Member { plane } => plane.has_input(),
         };
-        !self.is_over && (from_others || !self.inbox.is_empty())
+        let is_busy = self.is_outstanding();
+        let in_round = self.express.as_ref().is_some_and(|express| express.has_input(is_busy));
+        !self.is_over && (from_others || in_round || !self.inbox.is_empty())
     }
 
     /// Whether this rank waits for the other ranks.
@@ -141,7 +152,8 @@ impl Progress {
             Role::Coordinator { plane, .. } => plane.has_backlog(),
             Role::Member { plane } => plane.has_backlog(),
         };
-        let waits = self.joining.is_some() || self.leaving.is_some();
+        let is_offered = self.express.as_ref().is_some_and(Express::is_waiting);
+        let waits = self.joining.is_some() || self.leaving.is_some() || is_offered;
         !self.is_over && (backlog || waits || !self.flights.is_empty())
     }
 
@@ -180,7 +192,9 @@ impl Progress {
             let error = error.during(&bucket[0].request.name);
             self.watch.launched_ends((&bucket, &records), &trace, Some(&error), now);
         }
-        for (name, flight) in self.flights.drain() {
+        let offer = self.express.as_mut().and_then(Express::take_offer);
+        let offer = offer.map(|offer| (offer.request.name, offer.flight));
+        for (name, flight) in self.flights.drain().chain(offer) {
             let error = error.during(&name);
             self.watch.watch_state().fail(flight.record, &error, now);
             flight.pending.complete(Err(error));
@@ -188,7 +202,7 @@ impl Progress {
         self.watch.world_ends(error);
         for submission in self.inbox.close(error.clone()) {
             match submission {
-                Submission::Tensor { request, pending } => {
+                Submission::Tensor { request, pending, .. } => {
                     pending.complete(Err(error.during(&request.name)));
                 }
                 Submission::Join { ticket } => ticket.complete(Err(error.during("join"))),
@@ -217,9 +231,14 @@ impl Progress {
             Role::Coordinator { .. } => self.received_at,
             Role::Member { .. } => self.watch.now(),
         };
-        for submission in self.inbox.take() {
+        let mut submissions = self.inbox.take();
+        if submissions.len() == 1 {
+            submissions =
+                submissions.into_iter().filter_map(|only| self.offer(only, now)).collect();
+        }
+        for submission in submissions {
             match submission {
-                Submission::Tensor { request, pending } => {
+                Submission::Tensor { request, pending, .. } => {
                     let name = request.name.clone();
                     let record = self.watch.watch_state().queue(&request, now);
                     // Rank 0 may not be a member of the set; then it waits for nothing, and may be
@@ -248,8 +267,20 @@ impl Progress {
         Ok(true)
     }
 
+    /// Announces a tensor that was recorded as submitted.
+    pub(super) fn announce_tensor(
+        &mut self,
+        request: Request,
+        flight: InFlight,
+    ) -> Result<(), Error> {
+        let name = request.name.clone();
+        let message = self.member.submit(request);
+        self.flights.insert(name, flight);
+        self.announce(vec![message], false, self.watch.now())
+    }
+
     /// Sends messages to the coordinator. An urgent message wakes it even if it has no work.
-    fn announce(
+    pub(super) fn announce(
         &mut self,
         messages: Vec<MemberToCoordinator>,
         urgent: bool,
@@ -442,6 +473,9 @@ impl Progress {
         match ran {
             Ok(run::BucketOutcome { outcome, .. }) => {
                 self.tune(&bucket);
+                if let (Some(express), SetId::WORLD) = (&mut self.express, bucket[0].request.set) {
+                    express.bucket_ran();
+                }
                 match &outcome {
                     Ok(Outcome::Launched { done, .. }) => {
                         self.watch.bucket_launched(&bucket, self.moment);

@@ -20,6 +20,7 @@ pub(crate) use crate::transport::link::{BURST, Flow, LinkThreads, Links, Opening
 pub use crate::transport::shm::ArenaBlock;
 pub(crate) use crate::transport::shm::LANES as MOST_SETS;
 pub(crate) use crate::transport::shm::{Arena, SegmentView, SharedGroup};
+pub(crate) use crate::transport::shm::{CorruptLength, ExpressLane, RoundAnswer};
 
 /// What connects all ranks of the world.
 pub(crate) struct Fabric {
@@ -93,6 +94,18 @@ impl Groups {
     /// The memory that all ranks of this host can see, if there is any.
     pub(crate) fn arena(&self) -> Option<&Arc<Arena>> {
         self.fabric.segment_view.as_ref().and_then(SegmentView::arena)
+    }
+
+    /// The thresholds that choose between algorithms now.
+    pub(crate) fn tuning(&self) -> Tuning {
+        self.tuning
+    }
+
+    /// The express lane, if all ranks share memory.
+    pub(crate) fn express_lane(&self) -> Option<ExpressLane> {
+        let Fabric { segment_view, links, leaders } = &self.fabric;
+        let is_one_island = links.is_none() && leaders.len() > 1;
+        segment_view.as_ref().filter(|_| is_one_island).map(|view| view.express_lane(self.me))
     }
 
     pub(crate) fn process_set(&self, set: SetId) -> Option<&ProcessSet> {

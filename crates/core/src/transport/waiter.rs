@@ -44,6 +44,7 @@ const LOOKS: u32 = 32;
 /// Yielding takes less time than this unless another thread has taken the core.
 const TAKEN: Duration = Duration::from_micros(4);
 const HASTE: Duration = Duration::from_millis(1);
+const SOON: Duration = Duration::from_millis(20);
 
 /// A descriptor that should wake a sleeper, besides its doorbell.
 pub(crate) type Interest<'a> = (BorrowedFd<'a>, PollFlags);
@@ -64,6 +65,7 @@ pub(crate) struct Waiter {
     spin_limit: SpinLimit,
     glances: SpinLimit,
     hurry: AtomicBool,
+    look_again_soon: AtomicBool,
     missed: AtomicU64,
     /// The rank that the foreground thread waits for in the data plane, plus one.
     awaited: AtomicU32,
@@ -100,6 +102,7 @@ impl Waiter {
             glances: spin_limit.like(),
             spin_limit,
             hurry: AtomicBool::new(false),
+            look_again_soon: AtomicBool::new(false),
             missed: AtomicU64::new(0),
             awaited: AtomicU32::new(0),
             clock: OnceLock::new(),
@@ -340,6 +343,11 @@ impl Waiter {
         self.hurry.store(yes, Ordering::Relaxed);
     }
 
+    /// Something is to be done if a wait takes longer than a moment: do not sleep for long.
+    pub(crate) fn look_again_soon(&self, yes: bool) {
+        self.look_again_soon.store(yes, Ordering::Relaxed);
+    }
+
     /// How often there was work that no doorbell had announced: each time is a bug.
     pub(crate) fn missed(&self) -> u64 {
         self.missed.load(Ordering::Relaxed)
@@ -368,6 +376,8 @@ impl Waiter {
             None => limit,
         };
         let hurry = self.hurry.load(Ordering::Relaxed);
+        let limit =
+            if self.look_again_soon.load(Ordering::Relaxed) { limit.min(SOON) } else { limit };
         let awake = sleep(&fds, if hurry { limit.min(HASTE) } else { limit });
         if awake[0] {
             bell.hush();

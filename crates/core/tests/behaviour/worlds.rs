@@ -28,7 +28,7 @@ pub(crate) fn linked(ranks: Range<usize>) -> Vec<Setup> {
 pub(crate) fn forced() -> Vec<Setup> {
     let mut setups = Vec::new();
     for ranks in [2, 3, 5, 8] {
-        for tuning in ["one_shot=0", "one_shot=18446744073709551615"] {
+        for tuning in ["express=0,one_shot=0", "express=0,one_shot=18446744073709551615"] {
             setups.push(Setup::of("shared memory", World::new(ranks), ranks).tuned(tuning));
         }
         for tuning in [

@@ -13,8 +13,11 @@ mod count;
 mod depth;
 #[path = "../../src/transport/shm/ring.rs"]
 mod ring;
+#[path = "../../src/transport/shm/round.rs"]
+mod round;
 
 mod rings;
+mod rounds;
 mod sleeping;
 mod steps;
 

@@ -5,6 +5,11 @@ pub(super) const LINE: usize = 128;
 pub(super) const QUEUE: usize = 64 << 10;
 pub(super) const LOG: usize = 256 << 10;
 
+/// Data that a rank can send along in a round of the express lane.
+pub(super) const EXPRESS: usize = 32 << 10;
+/// Words of a rank before that data: round, wish, length.
+pub(super) const EXPRESS_WORDS: usize = 3;
+
 /// Counters of one rank in one process set: published, reduced, finished, offered.
 const COUNTERS: usize = 4;
 /// Pieces of staging memory per rank; see `shared_group`.
@@ -47,8 +52,14 @@ impl SegmentLayout {
         self.queue(self.ranks)
     }
 
+    /// Offset of one of a rank's two places in the express lane.
+    pub(super) fn express(&self, rank: usize, half: usize) -> usize {
+        let place = (8 * EXPRESS_WORDS + EXPRESS).next_multiple_of(LINE);
+        self.log() + LINE * (1 + self.ranks) + LOG + (2 * rank + half) * place
+    }
+
     pub(super) fn staging(&self, rank: usize, slot: usize) -> usize {
-        let start = self.log() + LINE * (1 + self.ranks) + LOG;
+        let start = self.express(self.ranks, 0);
         start.next_multiple_of(4096) + (SLOTS * rank + slot) * self.piece
     }
 
@@ -69,12 +80,18 @@ mod tests {
             assert!(layout.counters(0, ranks) <= layout.counters(1, 0));
             assert!(layout.counters(LANES - 1, ranks) <= layout.queue(0));
             assert!(layout.queue(0) + 2 * LINE + QUEUE <= layout.queue(1));
-            assert!(layout.log() + LINE * (1 + ranks) + LOG <= layout.staging(0, 0));
+            assert!(layout.log() + LINE * (1 + ranks) + LOG <= layout.express(0, 0));
+            assert!(layout.express(0, 1) + 8 * EXPRESS_WORDS + EXPRESS <= layout.express(1, 0));
+            assert!(layout.express(ranks, 0) <= layout.staging(0, 0));
             assert_eq!(layout.staging(0, 1) - layout.staging(0, 0), layout.piece);
             assert_eq!(layout.staging(1, 0) - layout.staging(0, SLOTS - 1), layout.piece);
-            for place in
-                [layout.counters(1, 1), layout.queue(1), layout.log(), layout.staging(0, 0)]
-            {
+            for place in [
+                layout.counters(1, 1),
+                layout.queue(1),
+                layout.log(),
+                layout.express(0, 1),
+                layout.staging(0, 0),
+            ] {
                 assert_eq!(place % LINE, 0);
             }
         }

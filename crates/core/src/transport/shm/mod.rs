@@ -2,16 +2,18 @@
 //!
 //! The segment is an anonymous file that exists only as descriptors and mappings, so a crash leaves
 //! nothing behind. It contains, in this order: a header, the counters per process set and rank, one
-//! queue per rank to the coordinator, the coordinator's log that all ranks read, and pieces of
-//! staging memory per rank. The arena, for tensors that need no copy, is a separate file.
+//! queue per rank to the coordinator, the coordinator's log that all ranks read, the express lane,
+//! and pieces of staging memory per rank. The arena, for tensors that need no copy, is a separate file.
 
 mod allocator;
 mod arena;
 mod count;
+mod express;
 mod layout;
 mod log;
 mod queue;
 mod ring;
+mod round;
 mod segment;
 mod shared_group;
 
@@ -20,6 +22,7 @@ use super::atomic;
 pub(crate) use arena::Arena;
 pub use arena::ArenaBlock;
 use count::{count, has_reached};
+pub(crate) use express::{CorruptLength, ExpressLane, RoundAnswer};
 pub(crate) use layout::LANES;
 use layout::SLOTS;
 pub(crate) use log::{LogReader, LogWriter};

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::layout::{LINE, SegmentLayout};
+use super::layout::{EXPRESS, EXPRESS_WORDS, LINE, SegmentLayout};
 
 /// The counters that each rank writes and the others wait for.
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +106,16 @@ impl Segment {
         self.at(self.layout.staging(rank, slot), self.layout.piece)
     }
 
+    /// One of the words of a rank's place in the express lane; see `express`.
+    pub(super) fn express_word(&self, rank: usize, half: usize, word: usize) -> &AtomicU64 {
+        self.word64(self.layout.express(rank, half) + 8 * word)
+    }
+
+    /// The address of the data in that place; for who may touch it see `round`.
+    pub(super) fn express_body(&self, rank: usize, half: usize) -> *mut u8 {
+        self.at(self.layout.express(rank, half) + 8 * EXPRESS_WORDS, EXPRESS)
+    }
+
     pub(super) fn layout(&self) -> SegmentLayout {
         self.layout
     }
@@ -132,7 +142,7 @@ impl Segment {
 
     pub(super) fn word64(&self, place: usize) -> &AtomicU64 {
         let start = self.at(place, 8);
-        // SAFETY: the word is in the mapping, aligned to a cache line, and only used as an atomic.
+        // SAFETY: the word is in the mapping, aligned to its size, and only used as an atomic.
         unsafe { AtomicU64::from_ptr(start.cast()) }
     }
 

@@ -35,7 +35,7 @@ use std::sync::atomic::Ordering;
 
 use ronde_control::{Rank, Tuning};
 
-use super::{Arena, Counter, SLOTS, Segment, count, has_reached};
+use super::{Arena, Counter, ExpressLane, SLOTS, Segment, count, has_reached};
 use crate::buffer::RowMut;
 use crate::error::Error;
 use crate::transport::waiter::Waiter;
@@ -87,6 +87,11 @@ impl SegmentView {
         ranks: Vec<usize>,
     ) -> SegmentView {
         SegmentView { segment, waiter, slots: Default::default(), arena, ranks }
+    }
+
+    /// The express lane of a world whose ranks all share this memory.
+    pub(crate) fn express_lane(&self, me: usize) -> ExpressLane {
+        ExpressLane::new(self.segment.clone(), me)
     }
 
     pub(crate) fn arena(&self) -> Option<&Arc<Arena>> {

@@ -155,6 +155,12 @@ settings! {
         "The thresholds between algorithms: a file written by `ronde bench --calibrate`, or \
          `name=number,...`. All ranks use those of rank 0.",
     );
+    RONDE_REPRODUCIBLE = setting(
+        "0",
+        "1 makes results over sockets and on GPUs independent of which tensors travel together, so \
+         that they have the same bits in every run with the same ranks on the same hosts. Large \
+         allreduces are slower; `RONDE_TUNING` loses its value for `halving`.",
+    );
     RONDE_ARENA = bytes(
         "17179869184",
         "Size of the arena, in bytes: memory for gradients that all ranks of a host \

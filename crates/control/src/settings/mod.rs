@@ -222,6 +222,11 @@ pub fn elastic(look_up: impl Fn(&str) -> Option<String>) -> Result<Elasticity, B
     })
 }
 
+/// Reads the thresholds between algorithms, as all ranks use them if they are set on rank 0.
+pub fn tuning(look_up: impl Fn(&str) -> Option<String>) -> Result<Tuning, BadSettings> {
+    read_all(look_up, |reader| reader.settings().tuning)
+}
+
 /// Reads [`Settings::stall_shutdown`] alone and ignores errors, which the ranks report.
 pub fn stall_shutdown(look_up: impl Fn(&str) -> Option<String>) -> Option<Duration> {
     Reader { look_up: &look_up, errors: Vec::new() }.settings().stall_shutdown

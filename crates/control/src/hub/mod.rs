@@ -8,7 +8,9 @@ pub mod cluster;
 pub mod grade;
 pub mod history;
 pub mod ledger;
+pub mod map;
 pub mod offer;
+pub mod probe;
 
 use std::fmt;
 

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::map::NodeMap;
 use super::offer::Offer;
 use super::{Moment, NodeId, PersonId};
 pub use shortage::{SetAside, Shortage};
@@ -84,31 +85,9 @@ pub struct Kind {
     pub packages: BTreeMap<String, String>,
 }
 
-/// Measured round trips between nodes, in milliseconds.
-#[derive(Clone, Debug, Default)]
-pub struct Distances {
-    measured: BTreeMap<(NodeId, NodeId), f64>,
-}
-
-impl Distances {
-    /// What two nodes that have not been measured yet are assumed to be apart: far, but not as far
-    /// as a continent.
-    const UNKNOWN: f64 = 50.0;
-
-    /// Adds what was measured between two nodes.
-    pub fn add(&mut self, one: NodeId, other: NodeId, milliseconds: f64) {
-        self.measured.insert((one.min(other), one.max(other)), milliseconds);
-    }
-
-    fn between(&self, one: NodeId, other: NodeId) -> f64 {
-        match one == other {
-            true => 0.0,
-            false => {
-                *self.measured.get(&(one.min(other), one.max(other))).unwrap_or(&Distances::UNKNOWN)
-            }
-        }
-    }
-}
+/// What two nodes are assumed to be apart if one has never been measured, in milliseconds: far, but
+/// not as far as another continent.
+const UNKNOWN: f64 = 50.0;
 
 /// The nodes of a cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -127,16 +106,16 @@ pub struct Cluster {
 pub fn choose(
     wanted: &Wanted,
     candidates: &[Candidate],
-    distances: &Distances,
+    map: &NodeMap,
     now: Moment,
 ) -> Result<Cluster, Shortage> {
     let mut kinds: BTreeMap<&Kind, Vec<&Candidate>> = BTreeMap::new();
     for candidate in candidates.iter().filter(|it| shortage::obstacle(wanted, it, now).is_none()) {
         kinds.entry(&candidate.kind).or_default().push(candidate);
     }
-    let clusters = kinds.values().flat_map(|peers| {
-        peers.iter().filter_map(|middle| around(middle, peers, wanted, distances))
-    });
+    let clusters = kinds
+        .values()
+        .flat_map(|peers| peers.iter().filter_map(|middle| around(middle, peers, wanted, map)));
     let best = clusters.max_by(|a, b| value(a, wanted).total_cmp(&value(b, wanted)));
     best.ok_or_else(|| Shortage::of(wanted, candidates, now))
 }
@@ -154,9 +133,12 @@ fn around(
     middle: &Candidate,
     peers: &[&Candidate],
     wanted: &Wanted,
-    distances: &Distances,
+    map: &NodeMap,
 ) -> Option<Cluster> {
-    let apart = |peer: &Candidate| distances.between(middle.node, peer.node);
+    let apart = |peer: &Candidate| match peer.node == middle.node {
+        true => 0.0,
+        false => map.predict(middle.node, peer.node).unwrap_or(UNKNOWN),
+    };
     let mut sorted: Vec<(f64, &&Candidate)> =
         peers.iter().map(|peer| (apart(peer), peer)).collect();
     let by_distance = |(a, one): &(f64, &&Candidate), (b, other): &(f64, &&Candidate)| {

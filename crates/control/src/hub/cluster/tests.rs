@@ -49,7 +49,7 @@ fn ids(cluster: &Cluster) -> Vec<u64> {
 }
 
 fn choose_here(wanted: &Wanted, nodes: &[Candidate]) -> Result<Cluster, Shortage> {
-    choose(wanted, nodes, &Distances::default(), NOW)
+    choose(wanted, nodes, &NodeMap::default(), NOW)
 }
 
 #[test]
@@ -70,18 +70,20 @@ fn a_cluster_is_of_one_kind() {
 #[test]
 fn neighbors_are_preferred_to_nodes_far_away() {
     let nodes: Vec<Candidate> = (0..8).map(node).collect();
-    let mut distances = Distances::default();
-    for one in 0..8 {
-        for other in one + 1..8 {
-            let is_near = one % 2 == other % 2;
-            distances.add(NodeId(one), NodeId(other), if is_near { 0.5 } else { 80.0 });
+    let mut map = NodeMap::default();
+    for _ in 0..50 {
+        for one in 0..8 {
+            for other in one + 1..8 {
+                let is_near = one % 2 == other % 2;
+                map.measured(NodeId(one), NodeId(other), if is_near { 0.5 } else { 80.0 });
+            }
         }
     }
-    let cluster = choose(&wanted(4), &nodes, &distances, NOW).unwrap();
+    let cluster = choose(&wanted(4), &nodes, &map, NOW).unwrap();
     assert!([vec![0, 2, 4, 6], vec![1, 3, 5, 7]].contains(&ids(&cluster)), "{cluster:?}");
-    assert!(cluster.span_ms < 1.0);
-    let all = choose(&wanted(8), &nodes, &distances, NOW).unwrap();
-    assert_eq!(all.span_ms, 80.0, "too few neighbors: some are far away");
+    assert!(cluster.span_ms < 5.0, "{cluster:?}");
+    let all = choose(&wanted(8), &nodes, &map, NOW).unwrap();
+    assert!(all.span_ms > 60.0, "too few neighbors: some are far away: {all:?}");
 }
 
 #[test]
@@ -158,14 +160,14 @@ fn of_many_nodes_each_cluster_has_what_was_asked_for() {
             node
         })
         .collect();
-    let mut distances = Distances::default();
+    let mut map = NodeMap::default();
     for id in 0..300 {
         for step in 1..20 {
-            distances.add(NodeId(id), NodeId((id + 3 * step) % 300), step as f64);
+            map.measured(NodeId(id), NodeId((id + 3 * step) % 300), step as f64);
         }
     }
     for ranks in [1, 7, 64, 100] {
-        let cluster = choose(&wanted(ranks), &nodes, &distances, NOW).unwrap();
+        let cluster = choose(&wanted(ranks), &nodes, &map, NOW).unwrap();
         assert_eq!(cluster.nodes.iter().map(|(_, ranks)| ranks).sum::<u32>(), ranks);
         assert_eq!(ids(&cluster).windows(2).filter(|pair| pair[0] == pair[1]).count(), 0);
     }

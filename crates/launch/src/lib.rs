@@ -28,6 +28,7 @@ pub mod driver;
 pub mod hidden;
 pub mod hostfile;
 pub mod hosts;
+pub mod hub;
 pub mod interfaces;
 mod lifeline;
 pub mod logs;

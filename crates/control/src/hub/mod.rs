@@ -4,9 +4,11 @@
 //! keeps the results; everything that follows from them is decided here, without I/O or a clock.
 //! Every decision carries its reason in words, and command, API and page show the same words.
 
+pub mod api;
 pub mod cluster;
 pub mod grade;
 pub mod history;
+pub mod invite;
 pub mod ledger;
 pub mod map;
 pub mod offer;

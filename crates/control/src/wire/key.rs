@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::{from_hex, to_hex};
+
 /// The job key. It never appears in a log: its debug form hides it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobKey([u8; 32]);
@@ -26,18 +28,12 @@ impl JobKey {
 
     /// Reads the form that [`JobKey::to_hex`] writes.
     pub fn from_hex(text: &str) -> Result<JobKey, KeyError> {
-        let digits: Vec<u32> = text.chars().map_while(|digit| digit.to_digit(16)).collect();
-        match (text.len(), digits.len()) {
-            (64, 64) => Ok(JobKey(std::array::from_fn(|index| {
-                (digits[2 * index] << 4 | digits[2 * index + 1]) as u8
-            }))),
-            (length, _) => Err(KeyError { length }),
-        }
+        from_hex(text).map(JobKey).ok_or(KeyError { length: text.len() })
     }
 
     /// The key as text, for the environment of the job's processes.
     pub fn to_hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        to_hex(&self.0)
     }
 
     pub(crate) fn bytes(&self) -> &[u8; 32] {

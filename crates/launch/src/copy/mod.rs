@@ -13,16 +13,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ronde_control::VERSION;
 use ronde_control::host_setup::other_version;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, MAX_PIECE};
 use ronde_control::wire::copy::{COPY_WINDOW, CopyAnswer, CopyCommand, FileEntry, MOST_ENTRIES};
+use ronde_control::{VERSION, to_hex};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 pub use walk::{SourceEntry, walk};
 
 use crate::driver::agent_handle::AgentHandle;
-use crate::driver::{DriverInput, entropy, hex, start};
+use crate::driver::{DriverInput, entropy, start};
 use crate::reach::{HostProblem, ReachMethod};
 use crate::supervise::{self, Scope};
 use crate::{LaunchError, block_on};
@@ -72,7 +72,7 @@ pub type CopyResults = Vec<Result<CopySummary, HostProblem>>;
 /// for all hosts together.
 pub fn copy_run(plan: &CopyPlan, done: &Arc<AtomicU64>) -> Result<CopyResults, LaunchError> {
     block_on(async {
-        let id = hex(&entropy::<12>()?);
+        let id = to_hex(&entropy::<12>()?);
         let tasks: Vec<_> = (0..plan.hosts.len())
             .map(|index| tokio::spawn(serve(index, plan.clone(), id.clone(), done.clone())))
             .collect();

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ronde_control::doctor::{ClockOffset, DoctorInput, DoctorReport, DoctorRun, Gpus};
 use ronde_control::host_setup::SetupHost;
 use ronde_control::settings::HostNetwork;
+use ronde_control::to_hex;
 use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent};
 use tokio::sync::mpsc;
@@ -18,7 +19,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::driver::agent_handle::AgentHandle;
 use crate::driver::start::Span;
-use crate::driver::{DriverInput, entropy, hex, service, start};
+use crate::driver::{DriverInput, entropy, service, start};
 use crate::reach::ReachMethod;
 use crate::supervise::{self, Scope};
 use crate::{LaunchError, agent, block_on};
@@ -87,7 +88,7 @@ impl Doctor {
         let span = Span::of(plan.hosts.iter().map(|(_, method, _)| method));
         let (listener, addresses) =
             start::listen(span, Ipv4Addr::LOCALHOST.into(), &plan.interfaces, &plan.network)?;
-        let id = hex(&entropy::<12>()?);
+        let id = to_hex(&entropy::<12>()?);
         let agent = |(index, (host, method, _)): (usize, &(String, ReachMethod, u32))| {
             start::agent(index, (host, method), (&plan.program, &id), &news)
                 .map_err(|source| LaunchError::Agent { host: host.clone(), source })

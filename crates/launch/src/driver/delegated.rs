@@ -23,7 +23,7 @@ use ronde_control::job::JobOutcome;
 use ronde_control::job::ending::{Ending, ShutdownStep};
 use ronde_control::settings::HostNetwork;
 use ronde_control::wire::agent::{Exit, OutputStream, signal_name};
-use ronde_control::{Rank, settings};
+use ronde_control::{Rank, settings, to_hex};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::sync::{Semaphore, mpsc};
@@ -35,7 +35,7 @@ use super::screen::{Screen, ScreenItem, Viewer, WindowCredit};
 use super::side_connections::SideConnections;
 use super::start::{self, Span};
 use super::stdin::Stdin;
-use super::{DriverInput, NEWS, ScreenOptions, entropy, hex, service};
+use super::{DriverInput, NEWS, ScreenOptions, entropy, service};
 use crate::caller::{NOBODY, RAISED};
 use crate::delegate::LauncherCommand;
 use crate::signals::Signals;
@@ -83,7 +83,7 @@ pub async fn run(job: &Delegated, signals: Signals) -> Result<JobOutcome, Launch
     let alone = std::net::Ipv4Addr::LOCALHOST.into();
     let (listener, addresses) = start::listen(job.span, alone, &job.interfaces, &job.network)?;
     let (sender, news) = mpsc::channel(NEWS);
-    let mark = hex(&entropy::<8>()?);
+    let mark = to_hex(&entropy::<8>()?);
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     let mut command = Command::new(&job.program);
     command

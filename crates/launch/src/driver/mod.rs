@@ -233,7 +233,3 @@ pub(crate) fn entropy<const COUNT: usize>() -> Result<[u8; COUNT], LaunchError> 
         Err(error) => Err(machine("get random bytes")(error.into())),
     }
 }
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use ring::digest::{SHA256, digest};
+use ronde_control::to_hex;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
-use crate::driver::hex;
 use crate::reach::HostProblem;
 
 /// Digits of the digest in the name of an environment.
@@ -212,7 +212,7 @@ const NO_INDEX: &str = "--no-index";
 
 /// SHA-256 of some bytes, as hexadecimal digits.
 pub(super) fn sha256(bytes: &[u8]) -> String {
-    hex(digest(&SHA256, bytes).as_ref())
+    to_hex(digest(&SHA256, bytes).as_ref())
 }
 
 impl OwnWheel {

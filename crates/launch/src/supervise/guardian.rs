@@ -12,6 +12,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Stdio;
 
+use ronde_control::to_hex;
 use ronde_control::wire::{JobKey, encode};
 use rustix::process::{Signal, getpid, set_child_subreaper, setsid};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -45,7 +46,7 @@ pub fn run_joining(
     key: &JobKey,
     lifetime: AgentLifetime,
 ) -> io::Result<u8> {
-    let mark = driver::hex(&driver::entropy::<12>().map_err(io::Error::other)?);
+    let mark = to_hex(&driver::entropy::<12>().map_err(io::Error::other)?);
     let offer = encode(&(agent_offer, key));
     guard(program, (hidden::JOINING_AGENT, OsStr::new(&mark)), Some(offer), lifetime)
 }

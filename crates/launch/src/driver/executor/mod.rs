@@ -19,7 +19,7 @@ use ronde_control::status::Status;
 use ronde_control::wire::agent::{
     AgentToDriver, DriverToAgent, OutputStream, Terminal, WindowSize, WorkerSpec, output_cost,
 };
-use ronde_control::{GpuShare, Rank, Time, VERSION, Worker, printable};
+use ronde_control::{GpuShare, Rank, Time, VERSION, Worker, printable, to_hex};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -29,7 +29,7 @@ use super::environment::{self, WorkerPlace};
 use super::remote_call::CallResult;
 use super::screen::{Passing, ScreenItem, Viewer, WindowCredit};
 use super::start::Span;
-use super::{DriverInput, Job, cluster, entropy, hex};
+use super::{DriverInput, Job, cluster, entropy};
 use crate::LaunchError;
 use crate::hosts::{Host, Slot};
 use crate::logs::{prefix, time_of_day_now};
@@ -124,7 +124,7 @@ impl<'a> Driver<'a> {
         let job_spec = JobSpec { stopped, ..job.job_spec.clone() };
         let mut driver = Driver {
             job,
-            id: hex(&entropy::<12>()?),
+            id: to_hex(&entropy::<12>()?),
             span: job.hosts.span(),
             machine: JobMachine::new(VERSION, job_spec, u64::from_ne_bytes(entropy()?)),
             context,

@@ -22,11 +22,16 @@ pub(crate) fn from_file(path: &Path) -> Result<JobKey, UserError> {
 
 /// The file with the key of standing agents, unless the user names another.
 pub(crate) fn agent_key_file() -> Option<PathBuf> {
+    config_folder().map(|folder| folder.join("agent.key"))
+}
+
+/// The folder with this user's own files, whether or not it exists.
+pub(crate) fn config_folder() -> Option<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
     let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
     let config = config.filter(|config| config.is_absolute());
     let config = config.or_else(|| home.map(|home| home.join(".config")));
-    config.map(|config| config.join("ronde").join("agent.key"))
+    config.map(|config| config.join("ronde"))
 }
 
 /// The key of standing agents: from the named file, or else from the environment, or else from the

@@ -20,6 +20,7 @@ mod form;
 mod gpus;
 mod horovodrun;
 mod hosts;
+mod hub;
 mod key;
 mod messages;
 mod mpi;

@@ -18,6 +18,7 @@ use crate::explain;
 use crate::flags::{self, described};
 use crate::horovodrun::{hidden_part, log_to_stderr, print_stdout, report_error, show_help};
 use crate::hosts;
+use crate::hub;
 use crate::messages::{USAGE, UserError, print_stderr};
 use crate::selftest;
 use crate::status;
@@ -46,6 +47,8 @@ enum Command {
     Env(environment::Arguments),
     Explain(explain::Arguments),
     Hosts(hosts::Arguments),
+    Hub(Box<hub::Arguments>),
+    Login(hub::LoginArguments),
     Status(status::Arguments),
     Test(selftest::Arguments),
     Up(Box<up::Arguments>),
@@ -85,6 +88,11 @@ pub fn ronde_main(program: &Path, arguments: Vec<OsString>) -> u8 {
             log_to_stderr("warn");
             hosts::run(&arguments)
         }
+        Some(Command::Hub(arguments)) => {
+            log_to_stderr("warn");
+            hub::run(&arguments)
+        }
+        Some(Command::Login(arguments)) => hub::run_login(&arguments),
         Some(Command::Down(arguments)) => {
             log_to_stderr(if arguments.verbose { "ronde_launch=debug" } else { "warn" });
             up::run_down(&arguments)

@@ -35,6 +35,8 @@ fn version_and_help() {
       env         Print a report on this installation and machine, for bug reports
       explain     Explain the code that an error ends with, and what to do about it
       hosts       List hosts, for `--hostfile` and `--host-discovery-script`
+      hub         Run a hub, where people lend and borrow machines, or ask the one you have logged in to
+      login       Log in to a hub with an invitation
       status      Show the status of your running jobs on this machine
       test        Test this installation on two ranks with every installed framework
       up          Prepare hosts over ssh, once: install Ronde and start a standing agent on each

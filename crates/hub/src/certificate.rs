@@ -66,7 +66,7 @@ impl Certificate {
 }
 
 /// The SHA-256 of a certificate.
-pub fn fingerprint(certificate: &CertificateDer<'_>) -> Fingerprint {
+fn fingerprint(certificate: &CertificateDer<'_>) -> Fingerprint {
     let mut bytes = [0; 32];
     bytes.copy_from_slice(digest(&SHA256, certificate).as_ref());
     Fingerprint(bytes)

@@ -10,7 +10,7 @@ pub enum HubError {
     Folder {
         /// What failed, as in `create /srv/hub`.
         action: String,
-        /// Why.
+        /// What the system said.
         source: io::Error,
     },
     /// The certificate in the folder cannot be used.
@@ -18,7 +18,7 @@ pub enum HubError {
     Certificate {
         /// What failed.
         action: &'static str,
-        /// Why.
+        /// What is wrong with it.
         reason: String,
     },
     /// The database does not answer, or refuses.

@@ -5,6 +5,8 @@
 //! (`server`), the API (`api`), and storage behind one door (`storage`). It never sees a tensor and
 //! runs nobody's code. [`serve`] takes its listener and its end from the caller.
 
+#![forbid(unsafe_code)]
+
 mod api;
 mod certificate;
 mod error;
@@ -15,6 +17,7 @@ use std::path::PathBuf;
 
 use tokio::net::TcpListener;
 
+pub use api::new_token;
 pub use certificate::Certificate;
 pub use error::HubError;
 pub use storage::Storage;

@@ -82,7 +82,11 @@ async fn connection(
     router: Router,
     mut stopped: watch::Receiver<()>,
 ) {
-    let Ok(Ok(stream)) = timeout(HANDSHAKE, acceptor.accept(stream)).await else { return };
+    let stream = tokio::select! {
+        accepted = timeout(HANDSHAKE, acceptor.accept(stream)) => accepted,
+        _ = stopped.changed() => return,
+    };
+    let Ok(Ok(stream)) = stream else { return };
     let proof = stream.get_ref().1.export_keying_material([0; 32], PROOF_LABEL, None);
     let Ok(proof) = proof else { return };
     let router = router.layer(axum::Extension(ConnectionProof(proof)));

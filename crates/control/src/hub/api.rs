@@ -31,7 +31,7 @@ pub fn signed(proof: &[u8; 32]) -> Vec<u8> {
 #[serde(rename_all = "lowercase")]
 #[derive(Display, EnumString)]
 #[strum(serialize_all = "lowercase")]
-pub enum Role {
+pub enum PersonRole {
     /// Use the machines of others.
     Borrower,
     /// Also lend machines.
@@ -53,7 +53,7 @@ pub struct Login {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Invite {
     /// What they may do.
-    pub role: Role,
+    pub role: PersonRole,
     /// How many people.
     pub uses: u32,
     /// For how long, in seconds.
@@ -77,7 +77,7 @@ pub struct Person {
     /// Their name.
     pub name: String,
     /// What they may do.
-    pub role: Role,
+    pub role: PersonRole,
     /// Their public key, in hexadecimal.
     pub key: String,
     /// When they came.
@@ -136,7 +136,9 @@ mod tests {
 
     #[test]
     fn roles_include_those_below_them() {
-        assert!(Role::Admin > Role::Lender && Role::Lender > Role::Borrower);
-        assert_eq!("admin".parse(), Ok(Role::Admin));
+        assert!(
+            PersonRole::Admin > PersonRole::Lender && PersonRole::Lender > PersonRole::Borrower
+        );
+        assert_eq!("admin".parse(), Ok(PersonRole::Admin));
     }
 }

@@ -35,7 +35,7 @@ impl fmt::Display for Credit {
 
 /// A transfer from the account of a borrower to that of a lender.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct LedgerEntry {
     /// When it was booked.
     pub at: Moment,
     /// Whose balance falls.
@@ -70,11 +70,11 @@ pub struct Use {
 }
 
 /// What a use is booked as; nothing if it was the borrower's own node, or the node failed.
-pub fn book(used: &Use, at: Moment) -> Option<Entry> {
+pub fn book(used: &Use, at: Moment) -> Option<LedgerEntry> {
     let Use { borrower, lender, node, reservation, seconds, speed, is_at_fault } = *used;
     let amount = Credit::of(seconds, speed);
     let is_free = borrower == lender || is_at_fault || amount == Credit(0);
-    (!is_free).then_some(Entry { at, from: borrower, to: lender, amount, node, reservation })
+    (!is_free).then_some(LedgerEntry { at, from: borrower, to: lender, amount, node, reservation })
 }
 
 /// What somebody has lent and borrowed.
@@ -94,7 +94,9 @@ impl Balance {
 }
 
 /// The balances that follow from all entries.
-pub fn balances<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> BTreeMap<PersonId, Balance> {
+pub fn balances<'a>(
+    entries: impl IntoIterator<Item = &'a LedgerEntry>,
+) -> BTreeMap<PersonId, Balance> {
     let mut balances: BTreeMap<PersonId, Balance> = BTreeMap::new();
     for entry in entries {
         let borrower = balances.entry(entry.from).or_default();
@@ -168,7 +170,7 @@ mod tests {
                 .filter_map(|(from, to, seconds, speed)| {
                     book(&used(*from, *to, *seconds, *speed), Moment(7))
                 });
-            let entries: Vec<Entry> = booked.collect();
+            let entries: Vec<LedgerEntry> = booked.collect();
             let sum: i64 = balances(&entries).values().map(|balance| balance.net().0).sum();
             prop_assert_eq!(sum, 0);
         }

@@ -51,9 +51,9 @@ impl Moment {
 
 /// A span of time as people say it: `45 s`, `12 min`, `3.5 h`, `12 days`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span(pub u64);
+pub struct TimeSpan(pub u64);
 
-impl fmt::Display for Span {
+impl fmt::Display for TimeSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0 as f64;
         match self.0 {
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn spans_read_as_people_say_them() {
-        let spans = [45, 720, 12_600, 1_036_800].map(|seconds| Span(seconds).to_string());
+        let spans = [45, 720, 12_600, 1_036_800].map(|seconds| TimeSpan(seconds).to_string());
         assert_eq!(spans, ["45 s", "12 min", "3.5 h", "12 days"]);
     }
 

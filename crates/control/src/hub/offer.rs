@@ -9,7 +9,7 @@ use super::{Moment, PersonId};
 
 /// What an owner offers of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Offer {
+pub struct NodeOffer {
     /// CPUs.
     pub cpus: u32,
     /// Memory, in bytes.

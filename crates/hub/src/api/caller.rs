@@ -6,57 +6,64 @@ use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use ring::signature::{ED25519, UnparsedPublicKey};
 use ronde_control::from_hex;
-use ronde_control::hub::api::{Person, Role, SCHEME, signed};
+use ronde_control::hub::api::{Person, PersonRole, SCHEME, signed};
 
-use super::refusal::Refused;
+use super::refusal::RefusedRequest;
 use crate::Storage;
 use crate::server::ConnectionProof;
 
 /// Somebody who may use the hub.
-pub(super) struct Caller(pub(super) Person);
+pub(super) struct LoggedIn(pub(super) Person);
 
 /// The public key that the other end has proved to hold; nobody may have it yet.
 pub(super) struct CallerKey(pub(super) String);
 
-impl Caller {
+impl LoggedIn {
     /// Refuses somebody with less than this role.
-    pub(super) fn must_be(&self, role: Role) -> Result<(), Refused> {
+    pub(super) fn must_be(&self, role: PersonRole) -> Result<(), RefusedRequest> {
         if self.0.role >= role {
             return Ok(());
         }
         let error = format!("this needs the role {role}, and yours is {}", self.0.role);
-        Err(Refused::new(StatusCode::FORBIDDEN, error).hint("ask an admin of the hub"))
+        Err(RefusedRequest::new(StatusCode::FORBIDDEN, error).hint("ask an admin of the hub"))
     }
 }
 
-impl FromRequestParts<Storage> for Caller {
-    type Rejection = Refused;
+impl FromRequestParts<Storage> for LoggedIn {
+    type Rejection = RefusedRequest;
 
-    async fn from_request_parts(parts: &mut Parts, storage: &Storage) -> Result<Caller, Refused> {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        storage: &Storage,
+    ) -> Result<LoggedIn, RefusedRequest> {
         let CallerKey(key) = CallerKey::from_request_parts(parts, storage).await?;
         let person = storage.caller(&key).await?;
-        person.map(Caller).ok_or_else(|| {
-            Refused::new(StatusCode::UNAUTHORIZED, "this hub does not know you")
+        person.map(LoggedIn).ok_or_else(|| {
+            RefusedRequest::new(StatusCode::UNAUTHORIZED, "this hub does not know you")
                 .hint("`ronde login` with an invitation; it may also be that you were shut out")
         })
     }
 }
 
 impl FromRequestParts<Storage> for CallerKey {
-    type Rejection = Refused;
+    type Rejection = RefusedRequest;
 
     async fn from_request_parts(
         parts: &mut Parts,
         storage: &Storage,
-    ) -> Result<CallerKey, Refused> {
-        let unsigned = || Refused::new(StatusCode::UNAUTHORIZED, "the request is not signed");
+    ) -> Result<CallerKey, RefusedRequest> {
+        let unsigned =
+            || RefusedRequest::new(StatusCode::UNAUTHORIZED, "the request is not signed");
         let proof = Extension::<ConnectionProof>::from_request_parts(parts, storage).await;
         let Extension(ConnectionProof(proof)) = proof.map_err(|_| unsigned())?;
         let header = parts.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let text = header.and_then(|text| text.strip_prefix(SCHEME)).ok_or_else(unsigned)?;
         let (key, signature) = text.split_once('.').ok_or_else(unsigned)?;
         verified(key, signature, &proof).ok_or_else(|| {
-            Refused::new(StatusCode::UNAUTHORIZED, "the signature is not that of this connection")
+            RefusedRequest::new(
+                StatusCode::UNAUTHORIZED,
+                "the signature is not that of this connection",
+            )
         })
     }
 }

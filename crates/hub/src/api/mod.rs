@@ -1,7 +1,7 @@
 //! The API: which path does what, and for whom. Requests and answers are in `control::hub::api`.
 //!
 //! Two routes need no caller: the health check, and the login, which needs an invitation. All
-//! others ask [`Caller`], which says no unless the connection's signature is that of somebody who
+//! others ask [`LoggedIn`], which says no unless the connection's signature is that of somebody who
 //! has not been shut out; that is looked up for every request, so revoking takes effect at once.
 
 mod caller;
@@ -15,6 +15,8 @@ use axum::extract::DefaultBodyLimit;
 use axum::routing::{delete, get, post};
 use ronde_control::hub::Moment;
 use ronde_control::hub::api::PREFIX;
+
+pub use people::new_token;
 
 use crate::Storage;
 

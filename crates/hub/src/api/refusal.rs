@@ -8,47 +8,47 @@ use ronde_control::hub::api::Refusal;
 use crate::HubError;
 
 /// A request that failed.
-pub(super) struct Refused {
+pub(super) struct RefusedRequest {
     status: StatusCode,
     error: String,
     hint: Option<&'static str>,
 }
 
-impl Refused {
-    pub(super) fn new(status: StatusCode, error: impl Into<String>) -> Refused {
-        Refused { status, error: error.into(), hint: None }
+impl RefusedRequest {
+    pub(super) fn new(status: StatusCode, error: impl Into<String>) -> RefusedRequest {
+        RefusedRequest { status, error: error.into(), hint: None }
     }
 
-    pub(super) fn hint(self, hint: &'static str) -> Refused {
-        Refused { hint: Some(hint), ..self }
+    pub(super) fn hint(self, hint: &'static str) -> RefusedRequest {
+        RefusedRequest { hint: Some(hint), ..self }
     }
 }
 
-impl From<HubError> for Refused {
-    fn from(error: HubError) -> Refused {
+impl From<HubError> for RefusedRequest {
+    fn from(error: HubError) -> RefusedRequest {
         match &error {
-            HubError::Refused(_) => Refused::new(StatusCode::FORBIDDEN, error.to_string())
+            HubError::Refused(_) => RefusedRequest::new(StatusCode::FORBIDDEN, error.to_string())
                 .hint("ask whoever runs the hub for a new invitation"),
-            HubError::Invalid(_) => Refused::new(StatusCode::BAD_REQUEST, error.to_string()),
+            HubError::Invalid(_) => RefusedRequest::new(StatusCode::BAD_REQUEST, error.to_string()),
             _ => {
                 // Callers learn nothing about the database.
                 tracing::error!("{error}");
                 let error = "the hub could not do this; its log says why";
-                Refused::new(StatusCode::INTERNAL_SERVER_ERROR, error)
+                RefusedRequest::new(StatusCode::INTERNAL_SERVER_ERROR, error)
             }
         }
     }
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for RefusedRequest {
     fn into_response(self) -> Response {
-        let Refused { status, error, hint } = self;
+        let RefusedRequest { status, error, hint } = self;
         let refusal = Refusal { error, hint: hint.map(str::to_owned) };
         (status, Json(refusal)).into_response()
     }
 }
 
-pub(super) async fn not_found() -> Refused {
-    Refused::new(StatusCode::NOT_FOUND, "there is nothing here")
+pub(super) async fn not_found() -> RefusedRequest {
+    RefusedRequest::new(StatusCode::NOT_FOUND, "there is nothing here")
         .hint("this hub may be older than your `ronde`; compare `ronde --version` on both")
 }

@@ -1,7 +1,7 @@
 //! Invitations. Only hashes of their tokens are kept, so that a copy of the database lets nobody in.
 
 use ring::digest::{SHA256, digest};
-use ronde_control::hub::api::Role;
+use ronde_control::hub::api::PersonRole;
 use ronde_control::hub::invite::Token;
 use ronde_control::hub::{Moment, PersonId};
 use ronde_control::to_hex;
@@ -16,7 +16,7 @@ pub struct NewInvite {
     /// What lets people in.
     pub token: Token,
     /// What they may then do.
-    pub role: Role,
+    pub role: PersonRole,
     /// How many people it is for.
     pub uses: u32,
     /// When it ends.
@@ -64,7 +64,7 @@ impl Storage {
         let used = used.bind(hash(token)).bind(now.0 as i64);
         let row =
             used.fetch_optional(&mut *transaction).await?.ok_or(HubError::Refused(REFUSED))?;
-        let role: Role = role(&row)?;
+        let role: PersonRole = role(&row)?;
         let before = sqlx::query("SELECT role, revoked FROM people WHERE key = $1").bind(key);
         let role = match before.fetch_optional(&mut *transaction).await? {
             None => role,
@@ -85,7 +85,7 @@ impl Storage {
     }
 }
 
-pub(super) fn role(row: &sqlx::any::AnyRow) -> Result<Role, HubError> {
+pub(super) fn role(row: &sqlx::any::AnyRow) -> Result<PersonRole, HubError> {
     let text: String = row.try_get("role")?;
     text.parse().map_err(|_| HubError::Invalid(format!("the database has a role `{text}`")))
 }

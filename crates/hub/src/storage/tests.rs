@@ -1,6 +1,8 @@
+//! Storage in a folder of its own: invitations, people, restarts.
+
 use std::path::Path;
 
-use ronde_control::hub::api::Role;
+use ronde_control::hub::api::PersonRole;
 use ronde_control::hub::invite::Token;
 use ronde_control::hub::{Moment, PersonId};
 
@@ -13,7 +15,7 @@ async fn open(folder: &Path) -> Storage {
     Storage::open(&config).await.unwrap()
 }
 
-fn invite(token: Token, role: Role, uses: u32) -> NewInvite {
+fn invite(token: Token, role: PersonRole, uses: u32) -> NewInvite {
     NewInvite { token, role, uses, expires: NOW.after(60), made_by: None }
 }
 
@@ -22,8 +24,8 @@ async fn an_invitation_lets_in_as_many_as_it_says_until_it_expires() {
     let folder = tempfile::tempdir().unwrap();
     let storage = open(folder.path()).await;
     let (token, late) = (Token([1; 16]), Token([2; 16]));
-    storage.add_invite(&invite(token, Role::Lender, 2), NOW).await.unwrap();
-    storage.add_invite(&invite(late, Role::Lender, 2), NOW).await.unwrap();
+    storage.add_invite(&invite(token, PersonRole::Lender, 2), NOW).await.unwrap();
+    storage.add_invite(&invite(late, PersonRole::Lender, 2), NOW).await.unwrap();
     assert_eq!(storage.join(&token, "k1", "Ann", NOW).await.unwrap(), PersonId(1));
     assert_eq!(storage.join(&token, "k2", "Bob", NOW).await.unwrap(), PersonId(2));
     for (token, at) in [(token, NOW), (late, NOW.after(60)), (Token([3; 16]), NOW)] {
@@ -40,7 +42,7 @@ async fn of_many_who_use_one_invitation_at_once_only_one_gets_in() {
     let folder = tempfile::tempdir().unwrap();
     let storage = open(folder.path()).await;
     let token = Token([1; 16]);
-    storage.add_invite(&invite(token, Role::Borrower, 1), NOW).await.unwrap();
+    storage.add_invite(&invite(token, PersonRole::Borrower, 1), NOW).await.unwrap();
     let tries = (0..20).map(|number| {
         let storage = storage.clone();
         tokio::spawn(
@@ -60,7 +62,7 @@ async fn whoever_is_shut_out_stays_out_and_uses_up_no_invitation() {
     let folder = tempfile::tempdir().unwrap();
     let storage = open(folder.path()).await;
     let token = Token([1; 16]);
-    storage.add_invite(&invite(token, Role::Borrower, 2), NOW).await.unwrap();
+    storage.add_invite(&invite(token, PersonRole::Borrower, 2), NOW).await.unwrap();
     let person = storage.join(&token, "k1", "Ann", NOW).await.unwrap();
     assert!(storage.revoke(person, NOW).await.unwrap());
     assert!(!storage.revoke(person, NOW).await.unwrap(), "it is done already");
@@ -74,9 +76,9 @@ async fn a_second_invitation_raises_a_role_and_never_lowers_it() {
     let folder = tempfile::tempdir().unwrap();
     let storage = open(folder.path()).await;
     for (number, role, expected) in [
-        (1, Role::Lender, Role::Lender),
-        (2, Role::Admin, Role::Admin),
-        (3, Role::Borrower, Role::Admin),
+        (1, PersonRole::Lender, PersonRole::Lender),
+        (2, PersonRole::Admin, PersonRole::Admin),
+        (3, PersonRole::Borrower, PersonRole::Admin),
     ] {
         let token = Token([number; 16]);
         storage.add_invite(&invite(token, role, 1), NOW).await.unwrap();
@@ -90,7 +92,7 @@ async fn a_restart_loses_nothing_and_a_newer_database_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let storage = open(folder.path()).await;
     let token = Token([1; 16]);
-    storage.add_invite(&invite(token, Role::Admin, 1), NOW).await.unwrap();
+    storage.add_invite(&invite(token, PersonRole::Admin, 1), NOW).await.unwrap();
     drop(storage);
     let storage = open(folder.path()).await;
     storage.join(&token, "k", "Ann", NOW).await.unwrap();
@@ -110,7 +112,7 @@ async fn text_in_names_and_keys_is_only_text() {
     let storage = open(folder.path()).await;
     let evil = "'); DROP TABLE people; --";
     let token = Token([1; 16]);
-    storage.add_invite(&invite(token, Role::Borrower, 1), NOW).await.unwrap();
+    storage.add_invite(&invite(token, PersonRole::Borrower, 1), NOW).await.unwrap();
     storage.join(&token, evil, evil, NOW).await.unwrap();
     let found = storage.caller(evil).await.unwrap().unwrap();
     assert_eq!((found.name.as_str(), storage.people().await.unwrap().len()), (evil, 1));

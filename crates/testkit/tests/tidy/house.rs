@@ -10,7 +10,8 @@ pub(crate) const CRATE_ARROWS: &[(&str, &[&str])] = &[
     // The stand-in is for its tests.
     ("core", &["control", "standin-gpu"]),
     ("launch", &["control"]),
-    ("cli", &["control", "launch"]),
+    ("hub", &["control"]),
+    ("cli", &["control", "launch", "hub"]),
     // Under another launcher, rank 0 runs the rendezvous, which is part of `launch`.
     ("py", &["control", "core", "launch", "cli"]),
     // It knows nothing of Ronde, only the interfaces of NVIDIA.
@@ -74,7 +75,7 @@ pub(crate) const FORBIDDEN_WORDS: &[(&str, &[&str], &str)] = &[
 ];
 
 /// Crates whose `lib.rs` forbids unsafe code.
-pub(crate) const SAFE_CRATES: &[&str] = &["control", "launch", "cli"];
+pub(crate) const SAFE_CRATES: &[&str] = &["control", "launch", "hub", "cli"];
 
 /// The only files that may contain unsafe code. An entry that ends in `/` is a folder.
 pub(crate) const UNSAFE_PLACES: &[&str] = &[

@@ -18,13 +18,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::map::NodeMap;
-use super::offer::Offer;
+use super::offer::NodeOffer;
 use super::{Moment, NodeId, PersonId};
 pub use shortage::{SetAside, Shortage};
 
 /// What a borrower asks for.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
+pub struct ClusterRequest {
     /// Who asks.
     pub borrower: PersonId,
     /// Their standing, from 0 to 1.
@@ -51,7 +51,7 @@ pub struct Candidate {
     /// What it does now.
     pub state: NodeState,
     /// What its owner offers.
-    pub offer: Offer,
+    pub offer: NodeOffer,
     /// What it is like.
     pub kind: Kind,
     /// The score of its grade in all, from 0 to 1.
@@ -104,7 +104,7 @@ pub struct Cluster {
 
 /// Chooses a cluster, or says why there is none and when there will be one.
 pub fn choose(
-    wanted: &Wanted,
+    wanted: &ClusterRequest,
     candidates: &[Candidate],
     map: &NodeMap,
     now: Moment,
@@ -121,7 +121,7 @@ pub fn choose(
 }
 
 /// How many ranks a node could run.
-fn slots(wanted: &Wanted, candidate: &Candidate) -> u32 {
+fn slots(wanted: &ClusterRequest, candidate: &Candidate) -> u32 {
     match wanted.gpus_per_rank {
         0 => wanted.ranks_per_node.min(candidate.offer.cpus),
         gpus => candidate.offer.gpus / gpus,
@@ -132,7 +132,7 @@ fn slots(wanted: &Wanted, candidate: &Candidate) -> u32 {
 fn around(
     middle: &Candidate,
     peers: &[&Candidate],
-    wanted: &Wanted,
+    wanted: &ClusterRequest,
     map: &NodeMap,
 ) -> Option<Cluster> {
     let apart = |peer: &Candidate| match peer.node == middle.node {
@@ -161,7 +161,7 @@ fn around(
 
 /// How much a cluster suits: its quality is to be what the standing warrants, and it is to be
 /// small.
-fn value(cluster: &Cluster, wanted: &Wanted) -> f64 {
+fn value(cluster: &Cluster, wanted: &ClusterRequest) -> f64 {
     /// What a borrower without any standing may expect.
     const LEAST: f64 = 0.3;
     let warranted = LEAST + (1.0 - LEAST) * wanted.standing;

@@ -5,9 +5,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Candidate, Kind, NodeState, Wanted, slots};
+use super::{Candidate, ClusterRequest, Kind, NodeState, slots};
 use crate::counted;
-use crate::hub::{Moment, Span};
+use crate::hub::{Moment, TimeSpan};
 
 /// Too few nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,7 +58,11 @@ impl SetAside {
 }
 
 /// What stands in the way of a node, what lasts longest first.
-pub(super) fn obstacle(wanted: &Wanted, candidate: &Candidate, now: Moment) -> Option<SetAside> {
+pub(super) fn obstacle(
+    wanted: &ClusterRequest,
+    candidate: &Candidate,
+    now: Moment,
+) -> Option<SetAside> {
     let Candidate { owner, offer, state, .. } = candidate;
     if !offer.to.includes(wanted.borrower, *owner) {
         return Some(SetAside::NotOffered);
@@ -76,7 +80,7 @@ pub(super) fn obstacle(wanted: &Wanted, candidate: &Candidate, now: Moment) -> O
 }
 
 impl Shortage {
-    pub(super) fn of(wanted: &Wanted, candidates: &[Candidate], now: Moment) -> Shortage {
+    pub(super) fn of(wanted: &ClusterRequest, candidates: &[Candidate], now: Moment) -> Shortage {
         let mut aside: BTreeMap<SetAside, u32> = BTreeMap::new();
         let mut kinds: BTreeMap<&Kind, u32> = BTreeMap::new();
         for candidate in candidates {
@@ -120,7 +124,7 @@ fn differences<'a>(kinds: impl Iterator<Item = &'a Kind>) -> Vec<String> {
 }
 
 /// When enough like nodes will be free, if reservations end and hours begin as they say.
-fn enough_in(wanted: &Wanted, candidates: &[Candidate], now: Moment) -> Option<u64> {
+fn enough_in(wanted: &ClusterRequest, candidates: &[Candidate], now: Moment) -> Option<u64> {
     let mut kinds: BTreeMap<&Kind, Vec<(Moment, u32)>> = BTreeMap::new();
     for candidate in candidates {
         if let Some(at) = free_from(wanted, candidate, now) {
@@ -139,7 +143,7 @@ fn enough_in(wanted: &Wanted, candidates: &[Candidate], now: Moment) -> Option<u
     kinds.into_values().filter_map(enough_at).min().map(|at| at.since(now))
 }
 
-fn free_from(wanted: &Wanted, candidate: &Candidate, now: Moment) -> Option<Moment> {
+fn free_from(wanted: &ClusterRequest, candidate: &Candidate, now: Moment) -> Option<Moment> {
     let free = match (obstacle(wanted, candidate, now), candidate.state) {
         (None, _) => return Some(now),
         (Some(SetAside::Reserved), NodeState::Reserved { until }) => until.max(now),
@@ -170,7 +174,7 @@ impl fmt::Display for Shortage {
             write!(f, "; {} {}", counted(*nodes as usize, "node"), reason.words())?;
         }
         match self.enough_in {
-            Some(seconds) => write!(f, "; there will be enough in about {}", Span(seconds)),
+            Some(seconds) => write!(f, "; there will be enough in about {}", TimeSpan(seconds)),
             None => Ok(()),
         }
     }

@@ -1,3 +1,5 @@
+//! Small networks of nodes, and what a borrower gets or is told.
+
 use super::*;
 use crate::hub::offer::Audience;
 
@@ -9,7 +11,7 @@ fn node(id: u64) -> Candidate {
         name: format!("node-{id}"),
         owner: PersonId(100 + id),
         state: NodeState::Free,
-        offer: Offer {
+        offer: NodeOffer {
             cpus: 8,
             memory_bytes: 16 << 30,
             gpus: 0,
@@ -31,8 +33,8 @@ fn kind(device: &str, torch: &str) -> Kind {
     }
 }
 
-fn wanted(ranks: u32) -> Wanted {
-    Wanted {
+fn wanted(ranks: u32) -> ClusterRequest {
+    ClusterRequest {
         borrower: PersonId(1),
         standing: 0.5,
         ranks,
@@ -48,7 +50,7 @@ fn ids(cluster: &Cluster) -> Vec<u64> {
     ids
 }
 
-fn choose_here(wanted: &Wanted, nodes: &[Candidate]) -> Result<Cluster, Shortage> {
+fn choose_here(wanted: &ClusterRequest, nodes: &[Candidate]) -> Result<Cluster, Shortage> {
     choose(wanted, nodes, &NodeMap::default(), NOW)
 }
 
@@ -93,11 +95,12 @@ fn who_has_lent_more_gets_better_nodes() {
         node.quality = [0.3, 0.6, 0.9][index / 3];
         node.kind = kind(&format!("device {}", index / 3), "2.11.0");
     }
-    let quality =
-        |standing: f64| choose_here(&Wanted { standing, ..wanted(3) }, &nodes).unwrap().quality;
+    let quality = |standing: f64| {
+        choose_here(&ClusterRequest { standing, ..wanted(3) }, &nodes).unwrap().quality
+    };
     assert_eq!([0.0, 0.5, 1.0].map(quality), [0.3, 0.6, 0.9]);
     // Nobody goes without while there are nodes, however good.
-    let best = choose_here(&Wanted { standing: 0.0, ..wanted(3) }, &nodes[6..]).unwrap();
+    let best = choose_here(&ClusterRequest { standing: 0.0, ..wanted(3) }, &nodes[6..]).unwrap();
     assert_eq!(best.quality, 0.9);
 }
 
@@ -106,7 +109,7 @@ fn gpus_make_slots() {
     let mut nodes: Vec<Candidate> = (0..3).map(node).collect();
     nodes[1].offer.gpus = 4;
     nodes[2].offer.gpus = 1;
-    let on_gpus = |ranks, gpus_per_rank| Wanted { gpus_per_rank, ..wanted(ranks) };
+    let on_gpus = |ranks, gpus_per_rank| ClusterRequest { gpus_per_rank, ..wanted(ranks) };
     let cluster = choose_here(&on_gpus(3, 1), &nodes[..2]).unwrap();
     assert_eq!(cluster.nodes, [(NodeId(1), 3)]);
     let cluster = choose_here(&on_gpus(2, 2), &nodes).unwrap();

@@ -13,7 +13,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 
-use super::Span;
+use super::TimeSpan;
 pub use evidence::{Evidence, Measured, Network, Record};
 pub use letter::Letter;
 
@@ -151,7 +151,8 @@ fn availability(evidence: &Evidence) -> Grade {
     }
     let share = online_seconds.min(promised_seconds) as f64 / promised_seconds as f64;
     let observations = promised_seconds as f64 / 3600.0 / HOURS_PER_OBSERVATION;
-    let why = format!("online {:.1} % of the {} promised", share * 100.0, Span(promised_seconds));
+    let why =
+        format!("online {:.1} % of the {} promised", share * 100.0, TimeSpan(promised_seconds));
     Grade::new(plausible(share, observations), why)
 }
 
@@ -159,7 +160,7 @@ fn availability(evidence: &Evidence) -> Grade {
 fn stability(evidence: &Evidence) -> Grade {
     let days = evidence.online_seconds as f64 / 86_400.0;
     let rate = (f64::from(evidence.vanished) + 1.0) / (days + 1.0);
-    let online = Span(evidence.online_seconds);
+    let online = TimeSpan(evidence.online_seconds);
     let why = match evidence.vanished {
         0 => format!("has never vanished in {online} online"),
         1 => format!("vanished once in {online} online"),

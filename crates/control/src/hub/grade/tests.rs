@@ -1,3 +1,5 @@
+//! Nodes with known evidence, and the grades that they deserve.
+
 use super::*;
 
 const DAY: u64 = 86_400;

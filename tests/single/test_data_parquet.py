@@ -16,6 +16,16 @@ ds = pytest.importorskip("pyarrow.dataset")
 
 from horovod.data import Column, ParquetReader  # noqa: E402
 
+# How Spark stores vectors.
+VECTOR = pa.struct(
+    {
+        "type": pa.int8(),
+        "size": pa.int32(),
+        "indices": pa.list_(pa.int32()),
+        "values": pa.list_(pa.float64()),
+    }
+)
+
 
 @pytest.fixture
 def numbers(tmp_path):
@@ -195,6 +205,19 @@ def test_lists_and_tensors_become_dimensions(tmp_path):
     assert batch["label"].dtype == np.float32 and batch["label"].shape == (4, 1)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_vectors_of_spark_become_rows(tmp_path, sparse):
+    dense = {"type": 1, "size": None, "indices": None, "values": [1.0, 2.0, 3.0]}
+    mixed = {"type": 0, "size": 3, "indices": [0, 2], "values": [4.0, 5.0]} if sparse else dense
+    empty = {"type": 0, "size": 3, "indices": [], "values": []} if sparse else dense
+    written(tmp_path, x=pa.array([dense, mixed, empty, dense], VECTOR))
+    reader = ParquetReader(tmp_path, 3, shard=(1, 2), shuffle=False, uneven="join")
+    zeros = [0.0] * 3 if sparse else [1.0, 2.0, 3.0]
+    assert next(iter(reader))["x"].tolist() == [zeros, [1.0, 2.0, 3.0]]
+    expected = [[1.0, 2.0, 3.0], [4.0, 0.0, 5.0] if sparse else [1.0, 2.0, 3.0]]
+    assert only(tmp_path)["x"].tolist()[:2] == expected
+
+
 def test_a_slice_of_lists_has_its_own_elements_only(tmp_path):
     written(tmp_path, x=[[i, -i] for i in range(9)])
     reader = ParquetReader(tmp_path, 3, shard=(1, 2), shuffle=False, uneven="join")
@@ -214,9 +237,17 @@ def test_a_slice_of_lists_has_its_own_elements_only(tmp_path):
         ([[1, 2], [3, 4]], Column((3,)), r"column `x` has 2 elements in a row; \(3,\) has not"),
         ([{"a": 1}], None, "column `x` has values of type struct<a: int64>"),
         (
-            [{"type": 1, "size": 2, "indices": [0], "values": [1.0]}],
+            [{"type": 1, "size": None, "indices": None, "values": [1.0]}, None],
             None,
-            "vectors of Spark ML; convert them with `pyspark.ml.functions.vector_to_array`",
+            "column `x` has 1 nulls in place of vectors",
+        ),
+        (
+            [
+                {"type": 1, "size": None, "indices": None, "values": [1.0]},
+                {"type": 0, "size": 3, "indices": [2], "values": [1.0]},
+            ],
+            None,
+            "column `x` has vectors of 1 to 3 elements",
         ),
     ],
 )

@@ -9,12 +9,14 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
+from object_store import object_store
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 ds = pytest.importorskip("pyarrow.dataset")
 
 from horovod.data import Column, ParquetReader  # noqa: E402
+from horovod.data.dealing import Shard  # noqa: E402
 
 # How Spark stores vectors.
 VECTOR = pa.struct(
@@ -310,6 +312,15 @@ def test_urls_lists_of_files_and_filesystems_are_read(numbers):
         memory.rm("/reader", recursive=True)
 
 
+def test_objects_of_s3_are_read_by_their_ranges(numbers):
+    objects = {f"bucket/rows/{file.name}": file.read_bytes() for file in numbers.glob("*.parquet")}
+    with object_store(objects) as (address, requests):
+        url = f"s3://key:secret@bucket/rows?region=here&scheme=http&endpoint_override={address}"
+        shares = [rows(ParquetReader(url, 25, shard=(i, 2))) for i in range(2)]
+    assert sorted(shares[0] + shares[1]) == list(range(1050))
+    assert {path for _, path in requests} >= objects.keys()
+
+
 def test_cached_rows_are_read_once_and_shuffled_in_every_epoch(numbers):
     reader = ParquetReader(numbers, 25, shard=(1, 2), cache=True)
     first = rows(reader)
@@ -357,6 +368,14 @@ def test_a_reader_can_be_pickled_and_split_for_worker_processes(numbers):
     copy = pickle.loads(pickle.dumps(reader))
     parts = [copy.part(index, 3) for index in range(3)]
     assert [x for part in parts for x in rows(part)] == list(range(525, 1050))
+
+
+def test_rank_and_size_are_asked_for_when_an_epoch_begins(numbers, monkeypatch):
+    """As they change in an elastic job."""
+    reader = ParquetReader(numbers, 25, uneven="join")
+    for place in (Shard(0, 1), Shard(1, 3), Shard(0, 2)):
+        monkeypatch.setattr("horovod.data.batch_reader.place_in_world", lambda place=place: place)
+        assert len(rows(reader)) == 1050 // place.count
 
 
 def test_the_schema_is_that_of_the_chosen_columns(numbers):

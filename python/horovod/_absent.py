@@ -16,7 +16,8 @@ _NOT_YET = f"it may be added later, see the table in the README; {_START}"
 _SERVICE = "ranks and launcher use their own protocol, which never unpickles anything; " + _START
 
 INSTEAD = {
-    "horovod.ray": _NOT_YET,
+    "horovod.ray.driver_service": _SERVICE,
+    "horovod.ray.task_service": _SERVICE,
     "horovod.runner.common.service": _SERVICE,
     "horovod.runner.common.util.tiny_shell_exec": "use subprocess.run",
     "horovod.runner.driver": _SERVICE,

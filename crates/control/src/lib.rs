@@ -18,6 +18,7 @@ pub mod event;
 mod gpu_versions;
 mod gpus;
 pub mod host_setup;
+pub mod hub;
 mod ids;
 pub mod install;
 pub mod job;

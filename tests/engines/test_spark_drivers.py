@@ -184,7 +184,6 @@ print("JSON", json.dumps([fixed, elastic]), flush=True)
     DYNAMIC,
     "spark.dynamicAllocation.enabled=true",
     "spark.dynamicAllocation.shuffleTracking.enabled=true",
-    "spark.dynamicAllocation.executorIdleTimeout=1s",
     "spark.executor.cores=1",
 )
 def test_jobs_run_under_dynamic_allocation(driver):

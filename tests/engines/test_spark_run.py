@@ -184,6 +184,7 @@ def test_a_killed_executor_ends_the_job_and_both_sides_say_why(spark, mark):
     assert "executor" in outcome[0].lower() and "-task-" in outcome[0]
 
 
+@pytest.mark.long
 def test_the_next_job_has_the_executor_that_came_back(spark, mark):
     results = horovod.spark.run(
         place, args=("again",), num_proc=4, env={"WORD": "", MARK: mark}, stdout=io.StringIO()

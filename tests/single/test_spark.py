@@ -3,11 +3,15 @@
 import subprocess
 import sys
 
+import cloudpickle
 import pytest
 
+import horovod
 from horovod.common import environment
+from horovod.runner.agents import Invitation
 from horovod.spark import conf
 from horovod.spark.capacity import is_dynamic, limit
+from horovod.spark.carrier import carrier
 from horovod.spark.stage import gist
 from horovod.spark.task import get_available_devices
 
@@ -15,6 +19,31 @@ from horovod.spark.task import get_available_devices
 def test_importing_it_does_not_import_pyspark():
     code = "import sys, horovod.spark.conf, horovod.spark.task; assert 'pyspark' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=50)
+
+
+ON_AN_EXECUTOR = """
+import pickle, sys
+sys.modules["horovod"] = None
+task = pickle.loads(sys.stdin.buffer.read())
+try:
+    list(task(iter([])))
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_an_executor_without_ronde_says_so():
+    task = carrier(Invitation(("10.0.0.1:4000",), "secret"), {})
+    assert "secret" not in repr(task)
+    said = subprocess.run(
+        [sys.executable, "-c", ON_AN_EXECUTOR],
+        input=cloudpickle.dumps(task),
+        capture_output=True,
+        check=True,
+        timeout=50,
+    ).stdout.decode()
+    assert said.startswith(f"Ronde is not installed for {sys.executable} on host ")
+    assert said.endswith(f"; install {horovod.__version__}\n")
 
 
 def settings(**values):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
@@ -13,13 +14,13 @@ from horovod.spark.capacity import is_dynamic, limit
 from horovod.spark.carrier import carrier
 from horovod.spark.cluster import Cluster
 from horovod.spark.conf import ignored
-from horovod.spark.stage import Stage, StageFailed
+from horovod.spark.stage import Plan, Stage, StageFailed
 
 __all__ = ["run", "run_elastic"]
 
 _COOLDOWN = (1, 60)
 _TOO_FEW = " connected within "
-_REASON_SECONDS = 3.0
+_REASON_SECONDS, _END_SECONDS = 3.0, 2.0
 _MORE_ROOM = (
     "ask for fewer ranks, give the application more cores, or wait longer with start_timeout"
 )
@@ -101,7 +102,8 @@ def run(
         stderr=stderr,
     )
     _check(cluster, count, env)
-    return _carry(job, cluster, count, env, stderr, together=not is_dynamic(cluster.setting))
+    plan = Plan(count, together=not is_dynamic(cluster.setting), patience=_END_SECONDS)
+    return _carry(job, cluster, plan, env, stderr)
 
 
 def run_elastic(
@@ -133,7 +135,8 @@ def run_elastic(
         fn: Function to call; it calls `hvd.init()` and uses `hvd.elastic.run`.
         args: Its arguments (default: none).
         kwargs: Its keyword arguments (default: none).
-        num_proc: Number of ranks with which training starts (default: Spark's default parallelism).
+        num_proc: Number of ranks with which training starts (default: Spark's default parallelism,
+            within min_num_proc and max_num_proc).
         min_num_proc: Smallest number of ranks (default: num_proc).
         max_num_proc: Largest number of ranks (default: num_proc).
         start_timeout: How long to wait for num_proc tasks to start, in seconds (default:
@@ -161,7 +164,9 @@ def run_elastic(
     min_num_proc = _renamed("min_np", min_np, "min_num_proc", min_num_proc)
     max_num_proc = _renamed("max_np", max_np, "max_num_proc", max_num_proc)
     cluster = Cluster.active()
-    count = cluster.parallelism() if num_proc is None else num_proc
+    count = num_proc
+    if count is None:
+        count = max(min_num_proc or 1, min(cluster.parallelism(), max_num_proc or sys.maxsize))
     least, most = min_num_proc or count, max_num_proc or count
     job = AgentJob(
         fn,
@@ -184,7 +189,7 @@ def run_elastic(
     _check(cluster, count, env)
     for key in ignored(cluster.setting, cluster.version()):
         warnings.warn(f"this version of Spark ignores {key}; see horovod.spark.conf", stacklevel=2)
-    return _carry(job, cluster, most, env, stderr, together=False)
+    return _carry(job, cluster, Plan(most, together=False, patience=0), env, stderr)
 
 
 def _start_timeout(seconds: int | None) -> int:
@@ -210,18 +215,16 @@ def _check(cluster: Cluster, count: int, env: object) -> None:
 def _carry(
     job: AgentJob,
     cluster: Cluster,
-    count: int,
+    plan: Plan,
     env: Mapping[str, str] | None,
     stderr: IO[str] | None,
-    together: bool,
 ) -> list[Any]:
     """Runs the job with its agents in tasks of Spark."""
     invitation = job.start()
     stage = Stage(
         cluster,
         carrier(invitation, env or {}),
-        count,
-        together=together,
+        plan,
         on_failure=job.cancel,
         stderr=stderr,
     )

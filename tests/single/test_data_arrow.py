@@ -1,5 +1,7 @@
 """`ArrowReader` and `RayReader` outside of a world: data in memory, and streams."""
 
+from itertools import islice
+
 import numpy as np
 import pytest
 
@@ -116,3 +118,27 @@ def test_a_shard_of_ray_is_asked_for_its_blocks_as_they_are():
         "batch_format": "pyarrow",
         "prefetch_batches": 1,
     }
+
+
+def test_a_transform_may_change_the_number_of_rows():
+    def odd(batch):
+        return {"x": batch["x"][batch["x"] % 2 == 1]}
+
+    for source in (TABLE, Stream()):
+        seen = rows(ArrowReader(source, 10, transform=odd))
+        assert sorted(seen) == list(range(1, 100, 2))
+
+
+def test_an_exit_in_a_transform_ends_the_wait_for_its_batch():
+    def leave(_):
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        next(iter(ArrowReader(TABLE, 10, transform=leave)))
+
+
+def test_batches_can_go_on_in_the_middle_of_an_epoch():
+    reader = ArrowReader(TABLE, 10, seed=5)
+    whole = rows(reader)
+    reader.set_epoch(0)
+    assert rows(islice(reader, 4, None)) == whole[40:]

@@ -9,12 +9,24 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
+from object_store import object_store
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 ds = pytest.importorskip("pyarrow.dataset")
 
 from horovod.data import Column, ParquetReader  # noqa: E402
+from horovod.data.dealing import Shard  # noqa: E402
+
+# How Spark stores vectors.
+VECTOR = pa.struct(
+    {
+        "type": pa.int8(),
+        "size": pa.int32(),
+        "indices": pa.list_(pa.int32()),
+        "values": pa.list_(pa.float64()),
+    }
+)
 
 
 @pytest.fixture
@@ -195,6 +207,19 @@ def test_lists_and_tensors_become_dimensions(tmp_path):
     assert batch["label"].dtype == np.float32 and batch["label"].shape == (4, 1)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_vectors_of_spark_become_rows(tmp_path, sparse):
+    dense = {"type": 1, "size": None, "indices": None, "values": [1.0, 2.0, 3.0]}
+    mixed = {"type": 0, "size": 3, "indices": [0, 2], "values": [4.0, 5.0]} if sparse else dense
+    empty = {"type": 0, "size": 3, "indices": [], "values": []} if sparse else dense
+    written(tmp_path, x=pa.array([dense, mixed, empty, dense], VECTOR))
+    reader = ParquetReader(tmp_path, 3, shard=(1, 2), shuffle=False, uneven="join")
+    zeros = [0.0] * 3 if sparse else [1.0, 2.0, 3.0]
+    assert next(iter(reader))["x"].tolist() == [zeros, [1.0, 2.0, 3.0]]
+    expected = [[1.0, 2.0, 3.0], [4.0, 0.0, 5.0] if sparse else [1.0, 2.0, 3.0]]
+    assert only(tmp_path)["x"].tolist()[:2] == expected
+
+
 def test_a_slice_of_lists_has_its_own_elements_only(tmp_path):
     written(tmp_path, x=[[i, -i] for i in range(9)])
     reader = ParquetReader(tmp_path, 3, shard=(1, 2), shuffle=False, uneven="join")
@@ -214,9 +239,17 @@ def test_a_slice_of_lists_has_its_own_elements_only(tmp_path):
         ([[1, 2], [3, 4]], Column((3,)), r"column `x` has 2 elements in a row; \(3,\) has not"),
         ([{"a": 1}], None, "column `x` has values of type struct<a: int64>"),
         (
-            [{"type": 1, "size": 2, "indices": [0], "values": [1.0]}],
+            [{"type": 1, "size": None, "indices": None, "values": [1.0]}, None],
             None,
-            "vectors of Spark ML; convert them with `pyspark.ml.functions.vector_to_array`",
+            "column `x` has 1 nulls in place of vectors",
+        ),
+        (
+            [
+                {"type": 1, "size": None, "indices": None, "values": [1.0]},
+                {"type": 0, "size": 3, "indices": [2], "values": [1.0]},
+            ],
+            None,
+            "column `x` has vectors of 1 to 3 elements",
         ),
     ],
 )
@@ -279,6 +312,15 @@ def test_urls_lists_of_files_and_filesystems_are_read(numbers):
         memory.rm("/reader", recursive=True)
 
 
+def test_objects_of_s3_are_read_by_their_ranges(numbers):
+    objects = {f"bucket/rows/{file.name}": file.read_bytes() for file in numbers.glob("*.parquet")}
+    with object_store(objects) as (address, requests):
+        url = f"s3://key:secret@bucket/rows?region=here&scheme=http&endpoint_override={address}"
+        shares = [rows(ParquetReader(url, 25, shard=(i, 2))) for i in range(2)]
+    assert sorted(shares[0] + shares[1]) == list(range(1050))
+    assert {path for _, path in requests} >= objects.keys()
+
+
 def test_cached_rows_are_read_once_and_shuffled_in_every_epoch(numbers):
     reader = ParquetReader(numbers, 25, shard=(1, 2), cache=True)
     first = rows(reader)
@@ -326,6 +368,14 @@ def test_a_reader_can_be_pickled_and_split_for_worker_processes(numbers):
     copy = pickle.loads(pickle.dumps(reader))
     parts = [copy.part(index, 3) for index in range(3)]
     assert [x for part in parts for x in rows(part)] == list(range(525, 1050))
+
+
+def test_rank_and_size_are_asked_for_when_an_epoch_begins(numbers, monkeypatch):
+    """As they change in an elastic job."""
+    reader = ParquetReader(numbers, 25, uneven="join")
+    for place in (Shard(0, 1), Shard(1, 3), Shard(0, 2)):
+        monkeypatch.setattr("horovod.data.batch_reader.place_in_world", lambda place=place: place)
+        assert len(rows(reader)) == 1050 // place.count
 
 
 def test_the_schema_is_that_of_the_chosen_columns(numbers):

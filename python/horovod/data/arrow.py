@@ -17,7 +17,6 @@ from horovod.data.agreement import in_step, least, most
 from horovod.data.batch_reader import BatchReader, loaded_ahead, place_in_world
 from horovod.data.columns import Batch, names_of
 from horovod.data.dealing import Shard, rows_to_take
-from horovod.data.shuffling import rows_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -130,8 +129,6 @@ class ArrowReader(BatchReader):
             yield from loaded_ahead(self._batches(epoch, shard, rows), self._ahead)
             return
         batches = self._batches(epoch, shard, None)
-        if self.uneven == "drop":
-            batches = (batch for batch in batches if rows_of(batch) == self.batch_size)
         if self._agrees():
             yield from in_step(batches, max(self._ahead, _LEAST_ROOM))
         else:

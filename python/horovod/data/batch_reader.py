@@ -168,6 +168,8 @@ class BatchReader:
             batches = self._shuffled(chunks, random)
         else:
             batches = in_order(chunks, self.batch_size)
+        if rows is None and self.uneven == "drop":
+            batches = (batch for batch in batches if rows_of(batch) == self.batch_size)
         return map(self._transform, batches) if self._transform else batches
 
     def _chunks(self, epoch: int, shard: Shard) -> Iterator[Batch]:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 import pyarrow as pa
 
+from horovod.data.spark_vectors import is_vector, vectors
+
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
@@ -85,8 +87,13 @@ def _dense(name: str, values: pa.Array, column: Column) -> NDArray[Any]:
         values = values.dictionary_decode()
     if _is_list(values.type):
         return _lists(name, values, column)
+    if is_vector(values.type):
+        _refuse_nulls(name, values, "vectors")
+        return vectors(name, values)
     if pa.types.is_nested(values.type):
-        raise TypeError(_nested(name, values.type))
+        raise TypeError(
+            f"column `{name}` has values of type {values.type}, which are no arrays; leave it out"
+        )
     values = _filled(name, values, column)
     if pa.types.is_decimal(values.type):
         values = values.cast(pa.float64())
@@ -104,11 +111,7 @@ def _extension(name: str, values: pa.Array, column: Column) -> NDArray[Any]:
 
 
 def _lists(name: str, values: pa.Array, column: Column) -> NDArray[Any]:
-    if values.null_count:
-        raise ValueError(
-            f"column `{name}` has {values.null_count} nulls in place of lists; "
-            "remove these rows with `filters`, or before the data is written"
-        )
+    _refuse_nulls(name, values, "lists")
     # Only the elements of these rows, also if the array is a slice of a larger one.
     elements = _dense(name, values.flatten(), column)
     rows = len(values)
@@ -121,6 +124,14 @@ def _lists(name: str, values: pa.Array, column: Column) -> NDArray[Any]:
             "make them equally long, as an array needs"
         )
     return elements.reshape(rows, *lengths, *elements.shape[1:])
+
+
+def _refuse_nulls(name: str, values: pa.Array, kind: str) -> None:
+    if values.null_count:
+        raise ValueError(
+            f"column `{name}` has {values.null_count} nulls in place of {kind}; "
+            "remove these rows with `filters`, or before the data is written"
+        )
 
 
 def _filled(name: str, values: pa.Array, column: Column) -> pa.Array:
@@ -147,13 +158,3 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )
-
-
-def _nested(name: str, kind: pa.DataType) -> str:
-    fields = {kind.field(at).name for at in range(kind.num_fields)}
-    if fields == {"type", "size", "indices", "values"}:
-        return (
-            f"column `{name}` has vectors of Spark ML; "
-            "convert them with `pyspark.ml.functions.vector_to_array` before they are written"
-        )
-    return f"column `{name}` has values of type {kind}, which are no arrays; leave it out"

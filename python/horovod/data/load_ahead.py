@@ -18,7 +18,7 @@ _LAST_BATCH_SECONDS = 5.0
 class EndOfEpoch:
     """Marks the end of an epoch in the queue, with the error if loading failed."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
 
@@ -88,7 +88,8 @@ class LoadAhead:
                         return
                 if not self._put(EndOfEpoch()):
                     return
-        except Exception as error:
+        except BaseException as error:
+            # Also what ends a program: whoever takes the batches must not wait for ever.
             self._put(EndOfEpoch(error))
 
     def _put(self, batch: Any) -> bool:

@@ -1,0 +1,81 @@
+"""Elastic jobs on Ray: nodes that come and die, ranks that fail, and what the callbacks hear."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from jobs import until
+
+pytest.importorskip("ray")
+
+
+def steps(folder, limit=None):
+    """Reduces until a file named `stop` is there; says where it is at every step."""
+    import time
+
+    import numpy as np
+
+    import horovod.raw as hvd
+    from horovod.common.elastic import ObjectState, rejoin, run_fn
+    from horovod.common.objects import broadcast_object
+    from horovod.ray import ray_logger
+
+    def train(state):
+        while limit is None or state.step < limit:
+            stop = np.array([float(Path(folder, "stop").exists())])
+            if hvd.allreduce(stop, op=hvd.Max, name="stop")[0]:
+                break
+            ray_logger.log({"step": state.step, "size": hvd.size(), "pid": os.getpid()})
+            state.step += 1
+            state.commit()
+            time.sleep(0.05)
+        return hvd.rank(), hvd.size(), os.environ.get("WORD"), state.step
+
+    hvd.init()
+    state = ObjectState(broadcast_object, hvd.rank, step=0)
+    return run_fn(train, rejoin)(state)
+
+
+class Watch:
+    """Hears what rank 0 logs, and acts once on each size of the world that it is told of."""
+
+    def __init__(self, **actions):
+        self.sizes, self.steps, self._actions = [], [], actions
+
+    def __call__(self, logged):
+        self.steps.append(logged["step"])
+        if not self.sizes or self.sizes[-1] != logged["size"]:
+            self.sizes.append(logged["size"])
+            step = "_".join(map(str, self.sizes))
+            action = self._actions.pop(f"after_{step}", None)
+            if action:
+                action()
+
+
+@pytest.fixture
+def elastic(ray_cluster, tmp_path):
+    from horovod.ray import RayExecutor
+
+    def start(**options):
+        settings = RayExecutor.create_settings(120)
+        job = RayExecutor(settings, elastic_timeout=50, **options)
+        job.start(extra_env_vars={"WORD": "here"})
+        return job
+
+    return start
+
+
+def test_a_node_is_used_as_soon_as_it_is_there_and_may_die(elastic, ray_cluster, tmp_path):
+    cluster, nodes = ray_cluster.cluster, []
+    watch = Watch(
+        after_2=lambda: nodes.append(cluster.add_node(num_cpus=2)),
+        after_2_3=lambda: cluster.remove_node(nodes[0], allow_graceful=False),
+        after_2_3_2=(tmp_path / "stop").touch,
+    )
+    job = elastic(min_workers=2, max_workers=3, cpus_per_worker=2)
+    found = job.run(steps, args=[str(tmp_path)], callbacks=[watch])
+    assert watch.sizes == [2, 3, 2]
+    assert [each[:3] for each in found] == [(0, 2, "here"), (1, 2, "here")]
+    # No step was lost or repeated on rank 0, which committed each.
+    assert watch.steps == sorted(watch.steps)

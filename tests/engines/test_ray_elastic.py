@@ -57,8 +57,9 @@ class Watch:
 def elastic(ray_cluster, tmp_path):
     from horovod.ray import RayExecutor
 
-    def start(**options):
+    def start(discovery=None, **options):
         settings = RayExecutor.create_settings(120)
+        settings.discovery = discovery
         job = RayExecutor(settings, elastic_timeout=50, **options)
         job.start(extra_env_vars={"WORD": "here"})
         return job
@@ -79,3 +80,51 @@ def test_a_node_is_used_as_soon_as_it_is_there_and_may_die(elastic, ray_cluster,
     assert [each[:3] for each in found] == [(0, 2, "here"), (1, 2, "here")]
     # No step was lost or repeated on rank 0, which committed each.
     assert watch.steps == sorted(watch.steps)
+
+
+def test_a_killed_rank_comes_back_after_its_cooldown(elastic, tmp_path):
+    worlds = []
+
+    def watch(logged):
+        if worlds and worlds[-1][0] == logged["size"]:
+            return
+        worlds.append((logged["size"], logged["step"]))
+        sizes = [size for size, _ in worlds]
+        if sizes in ([2], [1, 2]):
+            os.kill(logged["pid"], signal.SIGKILL)
+        elif sizes[-2:] == [1, 2]:
+            (tmp_path / "stop").touch()
+
+    job = elastic(min_workers=1, max_workers=2, cooldown_range=(1, 2))
+    found = job.run(steps, args=[str(tmp_path)], callbacks=[watch])
+    assert [each[:2] for each in found] == [(0, 2), (1, 2)]
+    # The survivor went on where it was.
+    assert worlds[-1][1] >= worlds[-2][1] > 0
+
+
+def test_hosts_may_come_from_the_program(elastic, tmp_path):
+    import ray
+
+    from horovod.ray import ElasticRayExecutor
+    from horovod.runner.elastic.discovery import FixedHosts
+
+    address = ray.util.get_node_ip_address()
+    hosts = FixedHosts({address: 2})
+    watch = Watch(after_2=lambda: hosts.set({address: 1}), after_2_1=(tmp_path / "stop").touch)
+    settings = ElasticRayExecutor.create_settings(min_num_proc=1, discovery=hosts)
+    job = ElasticRayExecutor(settings, env_vars={"WORD": 5}, override_discovery=False)
+    job.start()
+    found = job.run(lambda: steps(str(tmp_path)), callbacks=[watch])
+    assert watch.sizes[-2:] == [2, 1] and [each[:3] for each in found] == [(0, 1, "5")]
+    assert watch.steps == sorted(set(watch.steps)), "a step was lost or repeated"
+
+
+def test_what_an_elastic_job_cannot_do_is_refused(elastic):
+    from horovod.ray import RayExecutor
+
+    job = elastic(min_workers=1)
+    for call in (job.run_remote, job.execute_single):
+        with pytest.raises(NotImplementedError, match="does not work in an elastic job"):
+            call(len)
+    with pytest.raises(ValueError, match="max_workers is 1, less than min_workers, 2"):
+        RayExecutor(RayExecutor.create_settings(), min_workers=2, max_workers=1)

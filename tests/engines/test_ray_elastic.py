@@ -2,10 +2,11 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from jobs import until
 
 pytest.importorskip("ray")
 
@@ -128,3 +129,50 @@ def test_what_an_elastic_job_cannot_do_is_refused(elastic):
             call(len)
     with pytest.raises(ValueError, match="max_workers is 1, less than min_workers, 2"):
         RayExecutor(RayExecutor.create_settings(), min_workers=2, max_workers=1)
+
+
+GROWS = """
+import sys
+from pathlib import Path
+
+import ray
+from horovod.ray import RayExecutor
+
+address, folder, *path = sys.argv[1:]
+sys.path += path
+from test_ray_elastic import Watch, steps
+
+ray.init(address=address, log_to_driver=False)
+stop = Path(folder, "stop").touch
+watch = Watch(after_1_2=stop, after_2=stop)
+job = RayExecutor(RayExecutor.create_settings(), min_workers=1, max_workers=2)
+job.start()
+print(len(job.run(steps, args=[folder], callbacks=[watch])), watch.sizes[-1])
+"""
+
+
+@pytest.mark.long
+def test_the_job_asks_the_autoscaler_for_nodes(autoscaling_ray, tmp_path):
+    engines = Path(__file__).resolve().parent
+    words = [
+        autoscaling_ray.address,
+        str(tmp_path),
+        str(engines),
+        str(engines.parent / "integration"),
+    ]
+    ran = subprocess.run(
+        [sys.executable, "-c", GROWS, *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=55,
+        env={**os.environ, "RAY_AUTH_MODE": "disabled"},
+    )
+    assert ran.stdout.split("\n")[-2] == "2 2"
+
+
+@pytest.fixture
+def autoscaling_ray():
+    from ray_cluster import AutoscalingRay
+
+    with AutoscalingRay(most=2) as cluster:
+        yield cluster

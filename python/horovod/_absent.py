@@ -35,7 +35,6 @@ INSTEAD = {
     "horovod.runner.util.lsf": "`horovodrun --jsrun` reads LSF's variables itself",
     "horovod.runner.util.remote": "`horovodrun -H` connects to hosts over ssh itself",
     "horovod.runner.util.streams": "use os.pipe or queue.Queue",
-    "horovod.spark": _NOT_YET,
 }
 
 

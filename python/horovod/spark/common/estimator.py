@@ -22,7 +22,7 @@ from horovod.spark.common.filesystem import Store
 from horovod.spark.common.job import Job
 from horovod.spark.common.params import EstimatorParams, ModelParams
 from horovod.spark.common.persistence import ReadableAndWritable
-from horovod.spark.common.prepared import PreparedData, Preparation, describe, prepare
+from horovod.spark.common.prepared import Preparation, PreparedData, describe, prepare
 
 __all__ = [
     "HorovodEstimator",

@@ -84,17 +84,17 @@ def with_options(options: Sequence[Option]) -> Callable[[_C], _C]:
     return decorate
 
 
-def constructor(order: Sequence[str]) -> Callable[[_C], _C]:
-    """A decorator that shows the options in the signature of a class, in Horovod's order."""
+def constructor(order: str) -> Callable[[_C], _C]:
+    """A decorator that shows the options in the signature of a class: these names first."""
 
     def decorate(cls: _C) -> _C:
         table: dict[str, Option] = cls._table  # type: ignore[attr-defined]
-        missing = [name for name in table if name not in order]
+        missing = [name for name in table if name not in order.split()]
         keyword = inspect.Parameter.KEYWORD_ONLY
         cls.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [
                 inspect.Parameter(name, keyword, default=table[name].default)
-                for name in [*order, *missing]
+                for name in [*order.split(), *missing]
             ]
         )
         return cls

@@ -67,9 +67,10 @@ class TorchEstimator(HorovodEstimator):
     def _check(self) -> None:
         params.check(self)
         super()._check()
-        if self._value("loss") is None and not self._value("loss_constructors"):
-            if self._value("train_minibatch_fn") is None or self._value("validation"):
-                raise ValueError("loss is required, such as torch.nn.functional.mse_loss")
+        without_loss = self._value("train_minibatch_fn") and not self._value("validation")
+        given = self._value("loss") is not None or self._value("loss_constructors")
+        if not given and not without_loss:
+            raise ValueError("loss is required, such as torch.nn.functional.mse_loss")
         if not isinstance(self._value("optimizer"), torch.optim.Optimizer):
             raise ValueError(
                 "optimizer is required, such as torch.optim.SGD(model.parameters(), lr=0.01)"

@@ -46,9 +46,9 @@ validation label_cols callbacks batch_size val_batch_size epochs verbose random_
 shuffle_buffer_size shuffle partitions_per_process run_id train_minibatch_fn train_steps_per_epoch
 validation_steps_per_epoch transformation_fn train_reader_num_workers val_reader_num_workers
 reader_pool_type label_shapes inmemory_cache_all use_gpu mp_start_method backward_passes_per_step
-""".split()
+"""
 
 MODEL_ORDER = """
 history model feature_columns input_shapes label_columns optimizer run_id _metadata loss
 loss_constructors
-""".split()
+"""

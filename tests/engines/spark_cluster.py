@@ -5,9 +5,17 @@ import re
 import signal
 import subprocess
 import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 START_SECONDS = 60
+QUIET = {
+    "ui_enabled": "false",
+    "ui_showConsoleProgress": "false",
+    "executor_memory": "1g",
+    "driver_host": "127.0.0.1",
+    "driver_bindAddress": "127.0.0.1",
+}
 
 
 class SparkCluster:
@@ -37,6 +45,21 @@ class SparkCluster:
         options += ["-d", str(self.folder / name), self.url]
         self._start(name, "Worker", *options)
         return self._processes[-1]
+
+    @contextmanager
+    def session(self, **settings):
+        """A Spark session on this cluster; a `_` in the name of a setting stands for a dot."""
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.master(self.url)
+        for name, value in {**QUIET, **settings}.items():
+            builder = builder.config(f"spark.{name.replace('_', '.')}", value)
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("OFF")
+        try:
+            yield session
+        finally:
+            session.stop()
 
     def stop(self):
         for process in reversed(self._processes):
@@ -86,3 +109,15 @@ class SparkCluster:
                 f"{name} did not start:\n{text}"
             )
             time.sleep(0.05)
+
+
+def executors(session):
+    """The processes of a session's executors."""
+    app = session.sparkContext.applicationId.encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            if b"org.apache.spark.executor.CoarseGrainedExecutorBackend" in words and app in words:
+                found.append(int(folder.name))
+    return sorted(found)

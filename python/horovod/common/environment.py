@@ -9,7 +9,7 @@ for child processes, for the user's program and for NCCL, never for another part
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _PARENT = "RONDE_PARENT"
@@ -65,6 +65,28 @@ def allows_dynamic_sets() -> bool:
 def allow_dynamic_sets() -> None:
     """Allows dynamic sets from now on, like Horovod's `init(process_sets="dynamic")`."""
     os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+
+
+def spark_start_timeout() -> int:
+    """How long to wait for Spark's tasks by default, in seconds."""
+    return int(os.environ.get("HOROVOD_SPARK_START_TIMEOUT") or 600)
+
+
+def for_gpus_of_spark(gpus: Sequence[str], more: Mapping[str, str]) -> dict[str, str]:
+    """Variables for a rank to whose task Spark assigned these GPUs; `more` are its other ones."""
+    choose = {**os.environ, **more}.get("HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX", "0")
+    assigned = ",".join(gpus)
+    visible = {} if choose.lower() in _TRUE else {"CUDA_VISIBLE_DEVICES": assigned}
+    return {_SPARK_GPUS: assigned, **visible}
+
+
+def gpus_of_spark() -> list[str] | None:
+    """The GPUs that Spark assigned to this rank's task; None if this is no rank of such a task."""
+    assigned = os.environ.get(_SPARK_GPUS)
+    return None if assigned is None else assigned.split(",")
+
+
+_SPARK_GPUS = "RONDE_SPARK_GPUS"
 
 
 def set_up_nccl() -> None:

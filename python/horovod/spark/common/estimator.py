@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-class HorovodEstimator(Estimator[Any], EstimatorParams, ReadableAndWritable):
+class HorovodEstimator(EstimatorParams, ReadableAndWritable, Estimator[Any]):
     """What the estimators of all frameworks have in common.
 
     Args:
@@ -85,16 +85,16 @@ class HorovodEstimator(Estimator[Any], EstimatorParams, ReadableAndWritable):
                 )
         self._check_shapes(data.columns)
         run_id = self._value("run_id") or f"{self._framework}_{int(time.time())}"
-        skipped = ("store", "backend", "validation", "label_shapes")
-        params = {name: self._value(name) for name in self._table if name not in skipped}
+        of_the_driver = ("store", "backend", "validation")
+        params = {name: self._value(name) for name in self._table if name not in of_the_driver}
         job = Job(
             remote=self._store().to_remote(run_id, data.dataset_idx),
             data=data,
-            params={**params, "label_shapes": self._value("label_shapes")},
+            params=params,
             run_id=run_id,
         )
         self._complete(job)
-        results = backend.run(self._train_function(), args=(job.packed(),))
+        results = backend.run(self._train_function(), args=(job.packed(),), env=job.env)
         return self._model(results[0], run_id, data.columns)
 
     @abstractmethod
@@ -131,7 +131,7 @@ class HorovodEstimator(Estimator[Any], EstimatorParams, ReadableAndWritable):
         return self.getOrDefault(name)
 
 
-class HorovodModel(Model, ModelParams, ReadableAndWritable):
+class HorovodModel(ModelParams, ReadableAndWritable, Model):
     """What the models of all frameworks have in common.
 
     Args:

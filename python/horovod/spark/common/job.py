@@ -51,6 +51,7 @@ class Job:
         params: Values of the estimator's parameters, by name.
         run_id: The run.
         feature_shapes: Shape of each feature, as the user has given it; None as it is stored.
+        env: Environment variables that the ranks need.
     """
 
     remote: RemoteStore
@@ -58,7 +59,7 @@ class Job:
     params: dict[str, Any]
     run_id: str
     feature_shapes: Sequence[Sequence[int] | None] | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
 
     def packed(self) -> bytes:
         """The job, for the ranks."""

@@ -114,7 +114,7 @@ class HorovodParamsReader(MLReader[Any]):
         return instance
 
 
-class ReadableAndWritable(MLWritable, MLReadable[Any], Configured):
+class ReadableAndWritable(Configured, MLWritable, MLReadable[Any]):
     """Can be written with `save` and read with `load`."""
 
     def write(self) -> HorovodParamsWriter:

@@ -93,7 +93,8 @@ class Run:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            self.say("no logs for TensorBoard: `tensorboard` is not installed on the executors")
+            if self._job["verbose"] > 1:
+                self.say("no logs for TensorBoard: `tensorboard` is not installed")
             return
         writer: Any = SummaryWriter
         self._board = writer(str(self.logs))

@@ -60,6 +60,7 @@ class _Training:
             steps_per_epoch=batches.steps,
             epochs=job["epochs"],
             initial_epoch=self._done,
+            shuffle=False,
             verbose=2 if job["verbose"] > 1 and self._hvd.rank() == 0 else 0,
             callbacks=self._callbacks(batches.steps),
             **options,

@@ -79,6 +79,14 @@ class Metrics:
             ]
 
 
+def made_losses(given: Any, constructors: Any) -> Any:
+    """The losses, made here if there are functions that make them."""
+    if not constructors:
+        return given
+    listed = constructors if isinstance(constructors, (list, tuple)) else [constructors]
+    return [make() for make in listed]
+
+
 def aligned(outputs: Any, labels: Outputs) -> tuple[Outputs, Outputs]:
     """Outputs as a list, and labels in their shapes where only ones in the shape differ.
 

@@ -32,7 +32,7 @@ class TorchPredictor:
         """The function, of arrays of features."""
         import torch
 
-        from horovod.spark.torch.training import tensor
+        from horovod.spark.torch.tensors import tensor
 
         model = cloudpickle.load(io.BytesIO(self._pickle)).eval()
         dtype = next((each.dtype for each in model.parameters()), torch.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -12,10 +12,8 @@ import horovod.torch as hvd
 from horovod.spark.common.job import Batch, Job
 from horovod.spark.common.runs import Run, first_epoch, running, stored_checkpoint
 from horovod.spark.torch.attach import attach, scale_rates
-from horovod.spark.torch.losses import Losses, Metrics, aligned
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from horovod.spark.torch.losses import Losses, Metrics, aligned, made_losses
+from horovod.spark.torch.tensors import device, tensor
 
 Tensors = list[torch.Tensor]
 
@@ -40,7 +38,11 @@ class _Training:
         self._history: list[dict[str, Any]] = []
         self._done = self._restored(optimizer)
         self._optimizer: Any = self._distributed(optimizer)
-        self._losses = Losses(_losses(job), job["label_cols"], job["loss_weights"])
+        self._losses = Losses(
+            made_losses(job["loss"], job["loss_constructors"]),
+            job["label_cols"],
+            job["loss_weights"],
+        )
         self._metrics = Metrics(job["metrics"], job["label_cols"])
         self._passes = 0
         self._dtype = next((p.dtype for p in self._model.parameters()), torch.float32)
@@ -189,39 +191,6 @@ class _Totals:
         """Those of all ranks, by name."""
         sums = hvd.allreduce(self._sums, op=hvd.Sum, name="estimator.totals")
         return dict(zip(self._names, (sums[:-1] / sums[-1]).tolist()))
-
-
-def device(wants_gpu: bool) -> torch.device:
-    """The device of this rank, of the same type on all."""
-    has = wants_gpu and torch.cuda.is_available()
-    kinds = hvd.allgather_object("cuda" if has else "cpu")
-    if len(set(kinds)) > 1:
-        listed = ", ".join(f"rank {rank}: {kind}" for rank, kind in enumerate(kinds))
-        raise RuntimeError(
-            f"All ranks don't have same device type! {listed}; give every rank a GPU, or set "
-            "use_gpu=False"
-        )
-    if not has:
-        return torch.device("cpu")
-    chosen = torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
-    torch.cuda.set_device(chosen)
-    return chosen
-
-
-def tensor(array: NDArray[Any], dtype: torch.dtype, place: torch.device) -> torch.Tensor:
-    """An array as a tensor: floats as the model has them, integers of 64 bits."""
-    # Arrays that share the memory of a file may not be written, which torch warns about.
-    own = torch.from_numpy(array if array.flags.writeable else array.copy())
-    wanted = dtype if own.is_floating_point() else torch.int64
-    return own.to(place, torch.bool if own.dtype == torch.bool else wanted)
-
-
-def _losses(job: Job) -> Any:
-    makers = job["loss_constructors"]
-    if not makers:
-        return job["loss"]
-    listed = makers if isinstance(makers, (list, tuple)) else [makers]
-    return [make() for make in listed]
 
 
 def _nothing(*_: Any) -> None:

@@ -17,7 +17,8 @@ _SERVICE = "ranks and launcher use their own protocol, which never unpickles any
 _SPARK = "tasks of Spark carry agents of an ordinary job; use horovod.spark.run or run_elastic"
 
 INSTEAD = {
-    "horovod.ray": _NOT_YET,
+    "horovod.ray.driver_service": _SERVICE,
+    "horovod.ray.task_service": _SERVICE,
     "horovod.runner.common.service": _SERVICE,
     "horovod.runner.common.util.tiny_shell_exec": "use subprocess.run",
     "horovod.runner.driver": _SERVICE,

@@ -30,6 +30,7 @@ MODULES = {
     "lightning": ["lightning"],
     "raw": ["raw"],
     "data": ["data"],
+    "spark": ["spark", "spark.task"],
 }
 
 

@@ -105,7 +105,7 @@ def test_a_rank_without_a_batch_is_an_error_before_training(numbers):
     with pytest.raises(ValueError, match="1050 rows for 2 shards make no whole batch of 1000"):
         len(ParquetReader(numbers, 1000, shard=(0, 2)))
     few = ParquetReader(numbers, 1, shard=(0, 4), uneven="repeat", filters=[("x", "<", 3)])
-    with pytest.raises(ValueError, match="shard 0 of 4 has none of the 3 rows to repeat"):
+    with pytest.raises(ValueError, match="3 rows for 4 shards leave this one none to repeat"):
         list(few)
 
 

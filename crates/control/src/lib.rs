@@ -8,6 +8,7 @@ pub mod admission;
 pub mod autotune;
 pub mod bench;
 pub mod cause;
+pub mod choice;
 mod collective;
 mod counted;
 mod device_kind;

@@ -10,22 +10,38 @@ from horovod.data.data_loader_base import AsyncDataLoaderMixin, BaseDataLoader
 # Type checkers recognize this name.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from horovod.data.arrow import ArrowReader
     from horovod.data.batch_reader import BatchReader
     from horovod.data.columns import Column
     from horovod.data.parquet import ParquetReader
+    from horovod.data.ray import RayReader
 
-__all__ = ["AsyncDataLoaderMixin", "BaseDataLoader", "BatchReader", "Column", "ParquetReader"]
+__all__ = [
+    "ArrowReader",
+    "AsyncDataLoaderMixin",
+    "BaseDataLoader",
+    "BatchReader",
+    "Column",
+    "ParquetReader",
+    "RayReader",
+]
 
-_READERS = {"BatchReader": "batch_reader", "Column": "columns", "ParquetReader": "parquet"}
+_MODULES = {
+    "ArrowReader": "arrow",
+    "BatchReader": "batch_reader",
+    "Column": "columns",
+    "ParquetReader": "parquet",
+    "RayReader": "ray",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _READERS:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
     try:
-        return getattr(import_module(f"horovod.data.{_READERS[name]}"), name)
+        return getattr(import_module(f"horovod.data.{_MODULES[name]}"), name)
     except ModuleNotFoundError as error:
         raise ImportError(
             f"horovod.data.{name} needs NumPy and pyarrow, and {error.name} is not installed here; "

@@ -8,14 +8,14 @@ given up. Nothing is pickled.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
 from horovod.data.columns import Batch, Columns, Conversion
-from horovod.data.dealing import UNEVEN, Shard, rows_to_take
-from horovod.data.load_ahead import EndOfEpoch, LoadAhead
+from horovod.data.dealing import UNEVEN, Piece, Shard, pieces, rows_to_take
+from horovod.data.load_ahead import LoadAhead
 from horovod.data.shuffling import cut, in_order, rows_of, shuffled
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class BatchReader:
         self._columns = columns
         self._shuffle, self._seed = shuffle, seed
         self._buffer_rows = shuffle_buffer_size
-        self._uneven = uneven
+        self.uneven = uneven
         self._shard = None if shard is None else Shard(*shard)
         self._parts: list[tuple[int, int]] = []
         self._transform, self._ahead = transform, ahead
@@ -97,10 +97,7 @@ class BatchReader:
     @property
     def shard(self) -> Shard:
         """Index and number of the part that the next epoch reads."""
-        shard = self._shard or _place_in_world()
-        for index, count in self._parts:
-            shard = shard.part(index, count)
-        return shard
+        return self._parts_of(self._shard or place_in_world())
 
     @property
     def rows(self) -> int:
@@ -114,6 +111,17 @@ class BatchReader:
             epoch: The number of the epoch.
         """
         self.epoch = epoch
+
+    def example(self) -> Batch:
+        """Read a few rows without beginning an epoch, to see names, shapes and types.
+
+        Returns:
+            A batch of at most `batch_size` rows of this rank.
+        """
+        chunks = self._chunks(0, self.shard)
+        for batch in in_order(chunks, self.batch_size):
+            return self._transform(batch) if self._transform else batch
+        raise ValueError("this rank has no rows")
 
     def part(self, index: int, count: int) -> BatchReader:
         """A reader of one of `count` parts of this reader's shard, as for a worker process.
@@ -136,15 +144,25 @@ class BatchReader:
     def __iter__(self) -> Iterator[Batch]:
         """The batches of one epoch; errors of the thread are raised here."""
         epoch, self.epoch = self.epoch, self.epoch + 1
-        batches = self._batches(epoch, self.shard)
-        return _ahead(batches, self._ahead) if self._ahead > 0 else batches
+        shard = self.shard
+        return loaded_ahead(self._batches(epoch, shard, self._rows_to_take(shard)), self._ahead)
 
     def _read(self, epoch: int, shard: Shard) -> Iterator[pa.RecordBatch]:
         """The rows of a shard in the order of an epoch, in chunks of any size."""
         raise NotImplementedError(f"{type(self).__name__} does not define `_read`")
 
-    def _batches(self, epoch: int, shard: Shard) -> Iterator[Batch]:
-        chunks = _first(self._rows_to_take(shard), self._chunks(epoch, shard))
+    def _pieces(self, epoch: int, shard: Shard, sizes: Sequence[int]) -> list[Piece]:
+        """What a shard reads of groups of rows that have these sizes, in the order of an epoch."""
+        order = np.arange(len(sizes))
+        if self._shuffle:
+            order = np.random.default_rng([self._seed, epoch]).permutation(order)
+        return pieces(order.tolist(), sizes, shard.rows(sum(sizes)))
+
+    def _batches(self, epoch: int, shard: Shard, rows: int | None) -> Iterator[Batch]:
+        """An epoch of so many rows, or of all that there are."""
+        chunks = self._chunks(epoch, shard)
+        if rows is not None:
+            chunks = _first(rows, chunks)
         if self._shuffle:
             random = np.random.default_rng([self._seed, epoch, shard.index])
             batches = self._shuffled(chunks, random)
@@ -159,7 +177,7 @@ class BatchReader:
             for batch in self._read(epoch, shard):
                 if batch.num_rows:
                     yield convert(batch)
-            if self._uneven != "repeat":
+            if self.uneven != "repeat":
                 return
 
     def _shuffled(self, chunks: Iterator[Batch], random: np.random.Generator) -> Iterator[Batch]:
@@ -169,37 +187,41 @@ class BatchReader:
 
     def _rows_to_take(self, shard: Shard) -> int:
         total = self.rows
-        take = rows_to_take(total, shard, self.batch_size, self._uneven)
-        if self._uneven == "drop" and not take:
-            raise ValueError(
-                f"{total} rows for {shard.count} shards make no whole batch of {self.batch_size}; "
-                'use a smaller batch_size, or uneven="repeat" or "join"'
-            )
-        if take and not shard.rows(total):
-            raise ValueError(
-                f"shard {shard.index} of {shard.count} has none of the {total} rows to repeat; "
-                "use fewer ranks"
-            )
+        take = rows_to_take(total, shard, self.batch_size, self.uneven)
+        self._check(take, len(shard.rows(total)), f"{total} rows for {shard.count} shards")
         return take
 
+    def _check(self, take: int, own: int, rows: str) -> None:
+        """Raises if a shard cannot take as many rows."""
+        if self.uneven == "drop" and not take:
+            raise ValueError(
+                f"{rows} make no whole batch of {self.batch_size}; "
+                'use a smaller batch_size, or uneven="repeat" or "join"'
+            )
+        if take and not own:
+            raise ValueError(f"{rows} leave this one none to repeat; use fewer ranks")
 
-def _place_in_world() -> Shard:
+    def _parts_of(self, shard: Shard) -> Shard:
+        for index, count in self._parts:
+            shard = shard.part(index, count)
+        return shard
+
+
+def place_in_world() -> Shard:
+    """Rank and size of this process; 0 and 1 outside of a world."""
     from horovod.common.world import is_initialized, rank, size
 
     return Shard(rank(), size()) if is_initialized() else Shard(0, 1)
 
 
-def _ahead(batches: Iterator[Batch], room: int) -> Iterator[Batch]:
+def loaded_ahead(batches: Iterator[Batch], room: int) -> Iterator[Batch]:
+    """The same batches, loaded by a thread that ends with the iteration; none without room."""
+    if room <= 0:
+        yield from batches
+        return
     loading = LoadAhead([batches], room)
     try:
-        while True:
-            batch = loading.take()
-            if not isinstance(batch, EndOfEpoch):
-                yield batch
-            elif batch.error is not None:
-                raise batch.error
-            else:
-                return
+        yield from loading.epoch()
     finally:
         loading.close()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 _LAST_BATCH_SECONDS = 5.0
@@ -50,6 +50,23 @@ class LoadAhead:
             self._changed.notify_all()
             return self._ready.popleft()
 
+    def epoch(self) -> Iterator[Any]:
+        """The batches up to the end of an epoch; raises the error of the thread."""
+        while True:
+            batch = self.take()
+            if not isinstance(batch, EndOfEpoch):
+                yield batch
+            elif batch.error is not None:
+                raise batch.error
+            else:
+                return
+
+    def certain(self) -> int:
+        """Waits until no more can be loaded; returns how many batches of the epoch are there."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._ready) >= self._room or self._at_end())
+            return len(self._ready) - self._at_end()
+
     def close(self) -> None:
         """Ends the thread, and every wait for a batch."""
         atexit.unregister(self.close)
@@ -59,6 +76,9 @@ class LoadAhead:
             self._changed.notify_all()
         if threading.current_thread() is not self._thread:
             self._thread.join(_LAST_BATCH_SECONDS)
+
+    def _at_end(self) -> bool:
+        return bool(self._ready) and isinstance(self._ready[-1], EndOfEpoch)
 
     def _load(self) -> None:
         try:

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.fs
@@ -21,7 +20,7 @@ import pyarrow.parquet
 
 from horovod.data.batch_reader import BatchReader
 from horovod.data.columns import names_of
-from horovod.data.dealing import Shard, pieces
+from horovod.data.dealing import Shard
 from horovod.data.storage import Paths, open_dataset
 
 if TYPE_CHECKING:
@@ -133,10 +132,7 @@ class ParquetReader(BatchReader):
 
     def _decoded(self, epoch: int, shard: Shard) -> Iterator[pa.RecordBatch]:
         index = self._index
-        order = np.arange(len(index.groups))
-        if self._shuffle:
-            order = np.random.default_rng([self._seed, epoch]).permutation(order)
-        chosen = pieces(order.tolist(), index.sizes, shard.rows(sum(index.sizes)))
+        chosen = self._pieces(epoch, shard, index.sizes)
         if not chosen:
             return
         # One scan reads ahead over the borders of row groups.

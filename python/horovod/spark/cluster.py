@@ -39,6 +39,10 @@ class Cluster:
         value: str = self._session.conf.get(key, default)
         return value
 
+    def version(self) -> str:
+        """Spark's version."""
+        return str(self._session.version)
+
     def parallelism(self) -> int:
         """How many partitions Spark makes by default."""
         if self._context is not None:

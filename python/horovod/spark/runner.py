@@ -12,6 +12,7 @@ from horovod.runner.failure import RankFailure
 from horovod.spark.capacity import is_dynamic, limit
 from horovod.spark.carrier import carrier
 from horovod.spark.cluster import Cluster
+from horovod.spark.conf import ignored
 from horovod.spark.stage import Stage, StageFailed
 
 __all__ = ["run", "run_elastic"]
@@ -58,9 +59,9 @@ def run(
         num_proc: Number of ranks (default: Spark's default parallelism).
         start_timeout: How long to wait for all tasks to start, in seconds (default:
             `HOROVOD_SPARK_START_TIMEOUT`, or 600).
-        use_mpi: Not supported: MPI would start the ranks outside the tasks.
-        use_gloo: Accepted, without effect.
-        extra_mpi_args: Accepted, without effect.
+        use_mpi: True is refused: MPI would start the ranks outside the tasks (default: None).
+        use_gloo: Accepted, without effect (default: None).
+        extra_mpi_args: Accepted, without effect (default: None).
         env: Further environment variables for the ranks (default: none).
         stdout: Where their standard output is shown (default: that of this process).
         stderr: Where their standard error is shown (default: that of this process).
@@ -76,19 +77,6 @@ def run(
         RuntimeError: If the job failed: the exception of a rank, also of its own class, as with
             `horovod.run`; or what Spark says.
         ValueError: If the application can never run so many tasks, or arguments are invalid.
-
-    Example:
-        ```python
-        import horovod.spark
-
-        def train(rate):
-            import horovod.torch as hvd
-
-            hvd.init()
-            return hvd.rank() * rate
-
-        print(horovod.spark.run(train, args=(0.1,), num_proc=4))  # in a PySpark session
-        ```
     """
     if use_mpi:
         raise ValueError(
@@ -148,14 +136,20 @@ def run_elastic(
         num_proc: Number of ranks with which training starts (default: Spark's default parallelism).
         min_num_proc: Smallest number of ranks (default: num_proc).
         max_num_proc: Largest number of ranks (default: num_proc).
-        start_timeout: As for `run`.
+        start_timeout: How long to wait for num_proc tasks to start, in seconds (default:
+            `HOROVOD_SPARK_START_TIMEOUT`, or 600).
         elastic_timeout: How long to wait for enough ranks after a loss, in seconds (default:
             `HOROVOD_ELASTIC_TIMEOUT`, or 600).
         reset_limit: How often the ranks may form a new world before the job fails (default: no
             limit).
-        env: As for `run`; so are stdout, stderr, verbose, nics and prefix_output_with_timestamp.
-        min_np: Old name of min_num_proc.
-        max_np: Old name of max_num_proc.
+        env: Further environment variables for the ranks (default: none).
+        stdout: Where their standard output is shown (default: that of this process).
+        stderr: Where their standard error is shown (default: that of this process).
+        verbose: 2 and more shows what the launcher does (default: 1).
+        nics: Network interfaces to use (default: all that connect the hosts).
+        prefix_output_with_timestamp: Whether lines of output begin with the time (default: no).
+        min_np: Old name of min_num_proc (default: None).
+        max_np: Old name of max_num_proc (default: None).
 
     Returns:
         The results of min_num_proc ranks that were there at the end, in the order of the ranks.
@@ -188,6 +182,8 @@ def run_elastic(
         stderr=stderr,
     )
     _check(cluster, count, env)
+    for key in ignored(cluster.setting, cluster.version()):
+        warnings.warn(f"this version of Spark ignores {key}; see horovod.spark.conf", stacklevel=2)
     return _carry(job, cluster, most, env, stderr, together=False)
 
 

@@ -66,9 +66,10 @@ class Stage:
         self._thread.start()
 
     def end(self) -> None:
-        """Ends the tasks; they end by themselves with their job unless Spark never started them."""
+        """Ends the tasks. Those that run end by themselves, now that their job is over."""
         self._over.set()
-        self._thread.join(_END_SECONDS)
+        if self._together:
+            self._thread.join(_END_SECONDS)
         limit = time.monotonic() + _CANCEL_SECONDS
         # Spark forgets what is cancelled before it is submitted.
         while self._thread.is_alive() and time.monotonic() < limit:

@@ -1,4 +1,4 @@
-"""Skips the tests of JAX and Spark where they are missing: JAX has no usable release for Python 3.9."""
+"""Skips tests where JAX, which has no usable release for Python 3.9, or Spark is missing."""
 
 from importlib.util import find_spec
 

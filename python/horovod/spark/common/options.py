@@ -102,14 +102,14 @@ def constructor(order: str) -> Callable[[_C], _C]:
     return decorate
 
 
-def _getter(option: Option) -> Callable[[Params], Any]:
+def _getter(option: Option) -> Any:
     def get(self: Params) -> Any:
         return self.getOrDefault(option.name)
 
     return _described(get, option.getter_name, f"Return `{option.name}`: {option.doc}.")
 
 
-def _setter(option: Option) -> Callable[[Any, Any], Any]:
+def _setter(option: Option) -> Any:
     def set_(self: Any, value: Any) -> Any:
         return self._set(**{option.name: value})
 

@@ -181,7 +181,9 @@ class _Written:
         self._found: list[tuple[weakref.ref[Any], object, int, PreparedData]] = []
         self._numbers: dict[object, int] = {}
 
-    def find(self, frame: Any, place: tuple[str, str, Preparation]) -> tuple[int, Any]:
+    def find(
+        self, frame: Any, place: tuple[str, str, Preparation]
+    ) -> tuple[int, PreparedData | None]:
         """The number of a DataFrame in its store, and its data if they are written."""
         with self._lock:
             for own, where, number, data in self._found:

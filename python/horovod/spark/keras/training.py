@@ -115,7 +115,7 @@ class _Training:
         training, rows = self, steps * self._job["batch_size"] * self._hvd.size()
         callback: Any = self._keras.callbacks.Callback
 
-        class Ending(callback):  # type: ignore[misc]
+        class Ending(callback):
             def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
                 measured = {name: float(value) for name, value in (logs or {}).items()}
                 training._finish(epoch, measured, rows)

@@ -46,7 +46,7 @@ def to_lightning_module(
     losses, measured = Losses(loss_fns, label_cols, loss_weights), Metrics(metrics, label_cols)
     module: Any = pl.LightningModule
 
-    class Plain(module):  # type: ignore[misc]
+    class Plain(module):
         def __init__(self) -> None:
             super().__init__()
             self.model = model

@@ -124,7 +124,8 @@ def _loss(function: Any, output: Any, label: Any, rows: torch.Tensor | None) -> 
                 f"sample_weight_col needs: {error}"
             ) from error
     each = each.reshape(len(rows), -1).mean(1)
-    return (each * rows).sum() / rows.sum()
+    weighted: torch.Tensor = (each * rows).sum() / rows.sum()
+    return weighted
 
 
 def _name(function: Any) -> str:

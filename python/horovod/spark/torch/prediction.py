@@ -39,7 +39,7 @@ class TorchPredictor:
         cpu = torch.device("cpu")
 
         def predict(features: list[NDArray[Any]]) -> list[NDArray[Any]]:
-            shapes = self._shapes or [None] * len(features)
+            shapes: Sequence[Sequence[int] | None] = self._shapes or [None] * len(features)
             inputs = [
                 tensor(shaped(array, shape, f"feature {number}"), dtype, cpu)
                 for number, (array, shape) in enumerate(zip(features, shapes))

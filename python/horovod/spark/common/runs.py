@@ -46,7 +46,7 @@ class Run:
         return self._folder / self._job.remote.logs_subdir
 
     def sync(self) -> None:
-        """Copies what was written into the store."""
+        """Copies what was written into the store; the next epoch starts after that."""
         if self._folder is None:
             return
         try:
@@ -57,6 +57,7 @@ class Run:
                 "hint: the store must be a place that all executors can write, such as hdfs:// or "
                 "s3://; with save_runs=False it keeps no checkpoints"
             ) from error
+        self._since = time.monotonic()
 
     def say(self, text: str) -> None:
         """Prints a line."""

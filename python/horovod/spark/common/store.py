@@ -165,7 +165,7 @@ class HDFSStore(AbstractFilesystemStore):
         port: Its port (default: that of the path).
         user: User of HDFS (default: that of the process).
         kerb_ticket: Path of a Kerberos ticket cache (default: None).
-        driver: Accepted for compatibility with Horovod; `libhdfs` is the only one.
+        driver: Accepted for compatibility with Horovod (default: `libhdfs`, the only one).
         extra_conf: Further settings of Hadoop (default: None).
         *args: Further arguments of `AbstractFilesystemStore`.
         **kwargs: Further keyword arguments of `AbstractFilesystemStore`.

@@ -6,7 +6,9 @@ import inspect
 import io
 import logging
 import math
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,7 @@ def _train(job: Job, run: Run) -> dict[str, Any] | None:
         run.say("trains on CPUs: RondeStrategy does not use GPUs in this release")
     batches.start_at(checkpoint.done)
     dtype = next((each.dtype for each in module.parameters()), torch.float32)
-    with checkpoint.path(run) as path:
+    with checkpoint.path() as path:
         trainer.fit(
             module,
             _Feed(job, batches, dtype),
@@ -217,29 +219,16 @@ class _Checkpoint:
             module.load_state_dict(found["state_dict"])
             self._content = None
 
-    def path(self, run: Run) -> Any:
-        """The checkpoint as a file of this rank, as a context."""
-        return _as_file(self._content)
-
-
-class _as_file:
-    def __init__(self, content: bytes | None) -> None:
-        self._content = content
-        self._folder: Any = None
-
-    def __enter__(self) -> str | None:
-        import tempfile
-
+    @contextmanager
+    def path(self) -> Iterator[str | None]:
+        """The checkpoint as a file of this rank; None if training starts anew."""
         if self._content is None:
-            return None
-        self._folder = tempfile.TemporaryDirectory(prefix="ronde-run-")
-        path = Path(self._folder.name) / "last.ckpt"
-        path.write_bytes(self._content)
-        return str(path)
-
-    def __exit__(self, *_: Any) -> None:
-        if self._folder is not None:
-            self._folder.cleanup()
+            yield None
+            return
+        with tempfile.TemporaryDirectory(prefix="ronde-run-") as folder:
+            path = Path(folder) / "last.ckpt"
+            path.write_bytes(self._content)
+            yield str(path)
 
 
 def _scale(groups: list[dict[str, Any]], factor: float) -> None:

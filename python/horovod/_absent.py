@@ -15,7 +15,6 @@ _ELASTIC = (
 _NOT_YET = f"it may be added later, see the table in the README; {_START}"
 _SERVICE = "ranks and launcher use their own protocol, which never unpickles anything; " + _START
 _SPARK = "tasks of Spark carry agents of an ordinary job; use horovod.spark.run or run_elastic"
-_PARQUET = "petastorm and NVTabular are replaced; estimators read with horovod.data.ParquetReader"
 
 INSTEAD = {
     "horovod.ray.driver_service": _SERVICE,
@@ -38,18 +37,14 @@ INSTEAD = {
     "horovod.runner.util.lsf": "`horovodrun --jsrun` reads LSF's variables itself",
     "horovod.runner.util.remote": "`horovodrun -H` connects to hosts over ssh itself",
     "horovod.runner.util.streams": "use os.pipe or queue.Queue",
-    "horovod.spark.common.datamodule": _PARQUET,
-    "horovod.spark.data_loaders": _PARQUET,
+    "horovod.spark.data_loaders": "its loaders read from petastorm; use horovod.data.ParquetReader",
     "horovod.spark.driver": _SPARK,
     "horovod.spark.gloo_run": _SPARK,
-    "horovod.spark.keras.datamodule": _PARQUET,
-    "horovod.spark.lightning.datamodule": _PARQUET,
     "horovod.spark.mpi_run": _SPARK,
     "horovod.spark.task.gloo_exec_fn": _SPARK,
     "horovod.spark.task.mpirun_exec_fn": _SPARK,
     "horovod.spark.task.task_info": "use horovod.spark.task.get_available_devices",
     "horovod.spark.task.task_service": _SPARK,
-    "horovod.spark.torch.datamodule": _PARQUET,
 }
 
 

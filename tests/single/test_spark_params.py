@@ -149,12 +149,20 @@ def test_models_have_horovods_accessors():
             {"loss_constructors": [torch.nn.MSELoss]},
             "only one of loss_constructors and loss parameters can be specified.",
         ),
-        ({"data_module": object()}, "data_module is not supported"),
+        ({"data_module": object()}, "leave data_module out"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(options, text):
     with pytest.raises(ValueError, match=text):
         estimator(**options)._check()
+
+
+def test_petastorms_data_module_stands_for_the_reader_and_others_are_refused():
+    from horovod.spark.torch.datamodule import PetastormDataModule
+
+    estimator(data_module=PetastormDataModule)._check()
+    with pytest.raises(ImportError, match="NVTabularDataModule: it is not part of Ronde"):
+        from horovod.spark.torch.datamodule import NVTabularDataModule  # noqa: F401
 
 
 def test_a_whole_estimator_passes_its_checks():

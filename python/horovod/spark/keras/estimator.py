@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from horovod.spark.common import datamodule
 from horovod.spark.common.columns import Kind
 from horovod.spark.common.estimator import HorovodEstimator, HorovodModel
 from horovod.spark.common.inference import Predict
@@ -43,12 +44,7 @@ class KerasEstimator(HorovodEstimator):
 
     def _check(self) -> None:
         super()._check()
-        if self._value("data_module") is not None:
-            raise ValueError(
-                "data_module is not supported: petastorm and NVTabular are replaced by "
-                "horovod.data.ParquetReader; leave it out, and use transformation_fn to change "
-                "batches"
-            )
+        datamodule.check(self._value("data_module"))
         if self._optimizer() is None or self._loss() is None:
             raise ValueError("optimizer and loss are required, unless the model is compiled")
         passes = self._value("backward_passes_per_step")

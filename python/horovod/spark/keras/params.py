@@ -12,7 +12,7 @@ ESTIMATOR = [
         {"LIBHDFS_OPTS": "-Xms2048m -Xmx2048m"},
         "further environment variables of the ranks",
     ),
-    Option("data_module", None, "accepted if None: Parquet is read by horovod.data"),
+    Option("data_module", None, "PetastormDataModule or None: horovod.data reads Parquet"),
 ]
 
 MODEL = [

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from horovod.spark.common import datamodule
 from horovod.spark.common.options import Option
 
 ESTIMATOR = [
     Option("input_shapes", None, "shape of each feature column"),
     Option("loss_constructors", None, "functions that make the losses on the ranks"),
     Option("train_minibatch_fn", None, "what trains on a batch, instead of the usual loop"),
-    Option("data_module", None, "accepted if None: Parquet is read by horovod.data"),
+    Option("data_module", None, "PetastormDataModule or None: horovod.data reads Parquet"),
 ]
 
 MODEL = [
@@ -25,11 +26,7 @@ def check(estimator: Any) -> None:
     """Refuses what contradicts itself."""
     if estimator.getOrDefault("loss") is not None and estimator.getOrDefault("loss_constructors"):
         raise ValueError("only one of loss_constructors and loss parameters can be specified.")
-    if estimator.getOrDefault("data_module") is not None:
-        raise ValueError(
-            "data_module is not supported: petastorm and NVTabular are replaced by "
-            "horovod.data.ParquetReader; leave it out, and use transformation_fn to change batches"
-        )
+    datamodule.check(estimator.getOrDefault("data_module"))
     shapes = estimator.getOrDefault("input_shapes")
     features = estimator.getOrDefault("feature_cols")
     if shapes is not None and len(shapes) != len(features):

@@ -37,6 +37,7 @@ INSTEAD = {
     "horovod.runner.util.lsf": "`horovodrun --jsrun` reads LSF's variables itself",
     "horovod.runner.util.remote": "`horovodrun -H` connects to hosts over ssh itself",
     "horovod.runner.util.streams": "use os.pipe or queue.Queue",
+    "horovod.spark.data_loaders": "its loaders read from petastorm; use horovod.data.ParquetReader",
     "horovod.spark.driver": _SPARK,
     "horovod.spark.gloo_run": _SPARK,
     "horovod.spark.mpi_run": _SPARK,

@@ -121,6 +121,9 @@ def test_a_shell_in_the_driver_starts_jobs(cluster):
         result = driver.run(LINE.format(count=3))
         assert result.returncode == 0, result.stderr + cluster.output()
         assert result.stdout.count("rank ") == 3
+    # Ranks can write where they start, as programs do with their checkpoints.
+    result = driver.run(LINE.format(count=3).replace("python /data/work.py", "touch checkpoint"))
+    assert result.returncode == 0, result.stderr
     # When the pods are stopped, none of them counts as done.
     for pod in (driver, *workers):
         pod.terminate()

@@ -17,7 +17,8 @@ _SERVICE = "ranks and launcher use their own protocol, which never unpickles any
 _SPARK = "tasks of Spark carry agents of an ordinary job; use horovod.spark.run or run_elastic"
 
 INSTEAD = {
-    "horovod.ray": _NOT_YET,
+    "horovod.ray.driver_service": _SERVICE,
+    "horovod.ray.task_service": _SERVICE,
     "horovod.runner.common.service": _SERVICE,
     "horovod.runner.common.util.tiny_shell_exec": "use subprocess.run",
     "horovod.runner.driver": _SERVICE,
@@ -36,6 +37,7 @@ INSTEAD = {
     "horovod.runner.util.lsf": "`horovodrun --jsrun` reads LSF's variables itself",
     "horovod.runner.util.remote": "`horovodrun -H` connects to hosts over ssh itself",
     "horovod.runner.util.streams": "use os.pipe or queue.Queue",
+    "horovod.spark.data_loaders": "its loaders read from petastorm; use horovod.data.ParquetReader",
     "horovod.spark.driver": _SPARK,
     "horovod.spark.gloo_run": _SPARK,
     "horovod.spark.mpi_run": _SPARK,

@@ -1,5 +1,6 @@
 """A standalone Spark cluster on this machine: a master and workers, each a process."""
 
+import json
 import os
 import re
 import signal
@@ -25,10 +26,12 @@ class SparkCluster:
         folder: Where logs and the workers' files go.
         workers: Number of workers; each has its own address, 127.0.0.2 and up.
         cores: Cores of each.
+        gpus: Addresses of GPUs that each claims to have.
     """
 
-    def __init__(self, folder, workers=2, cores=2):
+    def __init__(self, folder, workers=2, cores=2, gpus=()):
         self.folder, self.cores = Path(folder), cores
+        self._options = self._claim(gpus) if gpus else []
         self._processes = []
         try:
             self.url = self._start("master", "Master", "--host", "127.0.0.1", "--port", "0")
@@ -42,13 +45,13 @@ class SparkCluster:
         """Starts a worker and waits until the master knows it; returns its process."""
         name = f"worker-{len(self._processes)}"
         options = ["-c", str(self.cores), "-m", "3g", "--host", address]
-        options += ["-d", str(self.folder / name), self.url]
+        options += [*self._options, "-d", str(self.folder / name), self.url]
         self._start(name, "Worker", *options)
         return self._processes[-1]
 
     @contextmanager
     def session(self, **settings):
-        """A Spark session on this cluster; a `_` in the name of a setting stands for a dot."""
+        """A Spark session with its executors; a `_` in the name of a setting stands for a dot."""
         from pyspark.sql import SparkSession
 
         builder = SparkSession.builder.master(self.url)
@@ -57,6 +60,8 @@ class SparkCluster:
         session = builder.getOrCreate()
         session.sparkContext.setLogLevel("OFF")
         try:
+            # Executors start with the first task.
+            session.range(0, 4, 1, 4).collect()
             yield session
         finally:
             session.stop()
@@ -77,6 +82,15 @@ class SparkCluster:
 
     def __exit__(self, *_):
         self.stop()
+
+    def _claim(self, gpus):
+        """The options of a worker with these GPUs."""
+        script, settings = self.folder / "gpus.sh", self.folder / "gpus.conf"
+        script.write_text(f"#!/bin/sh\necho '{json.dumps({'name': 'gpu', 'addresses': gpus})}'\n")
+        script.chmod(0o755)
+        prefix = "spark.worker.resource.gpu."
+        settings.write_text(f"{prefix}amount {len(gpus)}\n{prefix}discoveryScript {script}\n")
+        return ["--properties-file", str(settings)]
 
     def _start(self, name, kind, *options):
         import pyspark

@@ -30,6 +30,7 @@ MODULES = {
     "lightning": ["lightning"],
     "raw": ["raw"],
     "data": ["data", "torch.data", "tensorflow.data.batches", "jax.data"],
+    "spark": ["spark", "spark.task"],
 }
 
 

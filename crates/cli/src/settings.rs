@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
+use ronde_control::Tuning;
 use ronde_control::settings::{
     self, BadSettings, HOROVOD_AUTOTUNE, HOROVOD_AUTOTUNE_LOG, HOROVOD_TIMELINE, Launch,
     RONDE_TUNING, Setting,
@@ -25,11 +26,7 @@ pub(crate) enum Rank0Files {
 /// Reads the launcher's settings from `set`, the variables that options have set, and from the
 /// environment, and checks everything that the ranks will read.
 pub(crate) fn check(set: &EnvVars, files: Rank0Files) -> Result<Launch, UserError> {
-    let look_up = |name: &str| -> Option<String> {
-        let given = set.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
-        let text = given.or_else(|| std::env::var_os(name))?.to_string_lossy().into_owned();
-        Some(if name == RONDE_TUNING.name { tuning(text, files) } else { text })
-    };
+    let look_up = |name: &str| look_up(name, set, files);
     let read = settings::launch(look_up);
     let mut errors = match &read {
         Ok(_) => Vec::new(),
@@ -50,6 +47,19 @@ pub(crate) fn check(set: &EnvVars, files: Rank0Files) -> Result<Launch, UserErro
         Ok(launch) if errors.is_empty() => Ok(launch),
         _ => Err(refuse(errors, set)),
     }
+}
+
+/// The thresholds between algorithms that a job started here would use.
+pub(crate) fn tuning_here() -> Result<Tuning, UserError> {
+    let none = EnvVars::default();
+    Ok(settings::tuning(|name: &str| look_up(name, &none, Rank0Files::Here))?)
+}
+
+/// The value of a variable, from `set` or else from the environment.
+fn look_up(name: &str, set: &EnvVars, files: Rank0Files) -> Option<String> {
+    let given = set.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
+    let text = given.or_else(|| std::env::var_os(name))?.to_string_lossy().into_owned();
+    Some(if name == RONDE_TUNING.name { tuning(text, files) } else { text })
 }
 
 /// Why a timeline cannot be written, if so. It must be a regular file, because it is swapped with

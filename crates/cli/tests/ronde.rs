@@ -86,6 +86,8 @@ fn version_and_help() {
           --plot <FILE>               Plot the times to an SVG file
           --calibrate <FILE>          Measure where one algorithm overtakes another on this machine, and
                                       write these thresholds to a file for RONDE_TUNING
+          --choices                   Print which algorithm runs when, with the thresholds that
+                                      RONDE_TUNING sets here
           --verbose                   Log each step to standard error
       -h, --help                      Print help
 

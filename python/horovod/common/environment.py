@@ -109,6 +109,39 @@ def update_place(numbers: dict[str, int]) -> None:
             os.environ[_TORCHS[name]] = str(number)
 
 
+def of_place(rank: int, size: int, host: str) -> dict[str, str]:
+    """The place of a rank as variables."""
+    return {"HOROVOD_RANK": str(rank), "HOROVOD_SIZE": str(size), "HOROVOD_HOSTNAME": host}
+
+
+def of_meeting(invitation: str) -> dict[str, str]:
+    """An invitation as variables, for ranks that are told their place by variables."""
+    _, key, addresses = invitation.splitlines()
+    host, _, port = addresses.split()[0].rpartition(":")
+    return {
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": host.strip("[]"),
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "RONDE_RENDEZVOUS": ",".join(addresses.split()),
+        "RONDE_JOB_KEY": key,
+    }
+
+
+_RAY_LOG = "RONDE_RAY_LOG"
+
+
+def for_ray_log(address: str, key: bytes) -> dict[str, str]:
+    """Where a rank finds the actor of its agent: the path of a socket, and its key."""
+    return {_RAY_LOG: f"{key.hex()} {address}"}
+
+
+def ray_log() -> tuple[str, bytes] | None:
+    """What `for_ray_log` set: path and key; None if this rank has no such actor."""
+    key, _, address = os.environ.get(_RAY_LOG, "").partition(" ")
+    return (address, bytes.fromhex(key)) if address else None
+
+
 # PyTorch's names for some of these numbers.
 _TORCHS = {
     "RANK": "RANK",

@@ -6,6 +6,7 @@ public, with what to do if they are missing.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -25,19 +26,26 @@ class Cluster:
     @classmethod
     def active(cls) -> Cluster:
         """That of the active session; RuntimeError with Horovod's text if there is none."""
-        from pyspark import SparkContext
+        import pyspark
         from pyspark.sql import SparkSession
 
         with suppress(Exception):
             return cls(SparkSession.active())
-        if getattr(SparkContext, "_active_spark_context", None) is None:
+        # A client for Spark Connect alone has no contexts.
+        contexts = getattr(pyspark, "SparkContext", None)
+        if getattr(contexts, "_active_spark_context", None) is None:
             raise RuntimeError(_NO_SESSION)
         return cls(SparkSession.builder.getOrCreate())
 
     def setting(self, key: str, default: str = "") -> str:
-        """A setting of the application."""
-        value: str = self._session.conf.get(key, default)
-        return value
+        """A setting of the application; the default, too, if Spark does not show it."""
+        with suppress(Exception):
+            return str(self._session.conf.get(key, default))
+        return default
+
+    def version(self) -> str:
+        """Spark's version."""
+        return str(self._session.version)
 
     def parallelism(self) -> int:
         """How many partitions Spark makes by default."""
@@ -53,6 +61,18 @@ class Cluster:
             profile = scheduler.resourceProfileManager().resourceProfileFromId(0)
             return int(scheduler.maxNumConcurrentTasks(profile))
         return None
+
+    def thread(self, work: Callable[[], None], name: str) -> threading.Thread:
+        """A thread with this thread's scheduler pool, tags and the like."""
+        from pyspark import InheritableThread
+
+        try:
+            thread = InheritableThread(work, session=self._session)
+        except TypeError:
+            # Before Spark 4.
+            thread = InheritableThread(work)
+        thread.name, thread.daemon = name, True
+        return thread
 
     def run_tasks(self, task: Task, count: int, together: bool, label: str) -> None:
         """Runs a task `count` times and waits; all at once in barrier mode if `together`.

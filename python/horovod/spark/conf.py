@@ -7,7 +7,7 @@ that spells the old keys itself, `current` translates them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 _OLD = "spark.blacklist."
 _NEW = "spark.excludeOnFailure."
@@ -68,3 +68,19 @@ def current(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return [
         (_NEW + key[len(_OLD) :] if key.startswith(_OLD) else key, value) for key, value in pairs
     ]
+
+
+def ignored(setting: Callable[[str, str], str], version: str) -> list[str]:
+    """Old keys that an application sets although its version of Spark no longer reads them.
+
+    Args:
+        setting: Function that returns a setting by its key, or else the default.
+        version: Spark's version.
+
+    Returns:
+        The keys.
+    """
+    if tuple(int(part) for part in version.split(".")[:2]) < (4, 1):
+        return []
+    old = [_OLD + key[len(_NEW) :] for key in SPARK_CONF_DEFAULT_VALUES if key.startswith(_NEW)]
+    return [key for key in old if setting(key, "")]

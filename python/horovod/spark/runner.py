@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
@@ -12,13 +13,14 @@ from horovod.runner.failure import RankFailure
 from horovod.spark.capacity import is_dynamic, limit
 from horovod.spark.carrier import carrier
 from horovod.spark.cluster import Cluster
-from horovod.spark.stage import Stage, StageFailed
+from horovod.spark.conf import ignored
+from horovod.spark.stage import Plan, Stage, StageFailed
 
 __all__ = ["run", "run_elastic"]
 
 _COOLDOWN = (1, 60)
 _TOO_FEW = " connected within "
-_REASON_SECONDS = 3.0
+_REASON_SECONDS, _END_SECONDS = 3.0, 2.0
 _MORE_ROOM = (
     "ask for fewer ranks, give the application more cores, or wait longer with start_timeout"
 )
@@ -58,9 +60,9 @@ def run(
         num_proc: Number of ranks (default: Spark's default parallelism).
         start_timeout: How long to wait for all tasks to start, in seconds (default:
             `HOROVOD_SPARK_START_TIMEOUT`, or 600).
-        use_mpi: Not supported: MPI would start the ranks outside the tasks.
-        use_gloo: Accepted, without effect.
-        extra_mpi_args: Accepted, without effect.
+        use_mpi: True is refused: MPI would start the ranks outside the tasks (default: None).
+        use_gloo: Accepted, without effect (default: None).
+        extra_mpi_args: Accepted, without effect (default: None).
         env: Further environment variables for the ranks (default: none).
         stdout: Where their standard output is shown (default: that of this process).
         stderr: Where their standard error is shown (default: that of this process).
@@ -76,19 +78,6 @@ def run(
         RuntimeError: If the job failed: the exception of a rank, also of its own class, as with
             `horovod.run`; or what Spark says.
         ValueError: If the application can never run so many tasks, or arguments are invalid.
-
-    Example:
-        ```python
-        import horovod.spark
-
-        def train(rate):
-            import horovod.torch as hvd
-
-            hvd.init()
-            return hvd.rank() * rate
-
-        print(horovod.spark.run(train, args=(0.1,), num_proc=4))  # in a PySpark session
-        ```
     """
     if use_mpi:
         raise ValueError(
@@ -113,7 +102,8 @@ def run(
         stderr=stderr,
     )
     _check(cluster, count, env)
-    return _carry(job, cluster, count, env, stderr, together=not is_dynamic(cluster.setting))
+    plan = Plan(count, together=not is_dynamic(cluster.setting), patience=_END_SECONDS)
+    return _carry(job, cluster, plan, env, stderr)
 
 
 def run_elastic(
@@ -145,17 +135,24 @@ def run_elastic(
         fn: Function to call; it calls `hvd.init()` and uses `hvd.elastic.run`.
         args: Its arguments (default: none).
         kwargs: Its keyword arguments (default: none).
-        num_proc: Number of ranks with which training starts (default: Spark's default parallelism).
+        num_proc: Number of ranks with which training starts (default: Spark's default parallelism,
+            within min_num_proc and max_num_proc).
         min_num_proc: Smallest number of ranks (default: num_proc).
         max_num_proc: Largest number of ranks (default: num_proc).
-        start_timeout: As for `run`.
+        start_timeout: How long to wait for num_proc tasks to start, in seconds (default:
+            `HOROVOD_SPARK_START_TIMEOUT`, or 600).
         elastic_timeout: How long to wait for enough ranks after a loss, in seconds (default:
             `HOROVOD_ELASTIC_TIMEOUT`, or 600).
         reset_limit: How often the ranks may form a new world before the job fails (default: no
             limit).
-        env: As for `run`; so are stdout, stderr, verbose, nics and prefix_output_with_timestamp.
-        min_np: Old name of min_num_proc.
-        max_np: Old name of max_num_proc.
+        env: Further environment variables for the ranks (default: none).
+        stdout: Where their standard output is shown (default: that of this process).
+        stderr: Where their standard error is shown (default: that of this process).
+        verbose: 2 and more shows what the launcher does (default: 1).
+        nics: Network interfaces to use (default: all that connect the hosts).
+        prefix_output_with_timestamp: Whether lines of output begin with the time (default: no).
+        min_np: Old name of min_num_proc (default: None).
+        max_np: Old name of max_num_proc (default: None).
 
     Returns:
         The results of min_num_proc ranks that were there at the end, in the order of the ranks.
@@ -167,7 +164,9 @@ def run_elastic(
     min_num_proc = _renamed("min_np", min_np, "min_num_proc", min_num_proc)
     max_num_proc = _renamed("max_np", max_np, "max_num_proc", max_num_proc)
     cluster = Cluster.active()
-    count = cluster.parallelism() if num_proc is None else num_proc
+    count = num_proc
+    if count is None:
+        count = max(min_num_proc or 1, min(cluster.parallelism(), max_num_proc or sys.maxsize))
     least, most = min_num_proc or count, max_num_proc or count
     job = AgentJob(
         fn,
@@ -188,7 +187,9 @@ def run_elastic(
         stderr=stderr,
     )
     _check(cluster, count, env)
-    return _carry(job, cluster, most, env, stderr, together=False)
+    for key in ignored(cluster.setting, cluster.version()):
+        warnings.warn(f"this version of Spark ignores {key}; see horovod.spark.conf", stacklevel=2)
+    return _carry(job, cluster, Plan(most, together=False, patience=0), env, stderr)
 
 
 def _start_timeout(seconds: int | None) -> int:
@@ -214,18 +215,16 @@ def _check(cluster: Cluster, count: int, env: object) -> None:
 def _carry(
     job: AgentJob,
     cluster: Cluster,
-    count: int,
+    plan: Plan,
     env: Mapping[str, str] | None,
     stderr: IO[str] | None,
-    together: bool,
 ) -> list[Any]:
     """Runs the job with its agents in tasks of Spark."""
     invitation = job.start()
     stage = Stage(
         cluster,
         carrier(invitation, env or {}),
-        count,
-        together=together,
+        plan,
         on_failure=job.cancel,
         stderr=stderr,
     )

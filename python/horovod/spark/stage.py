@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import IO
+from typing import IO, NamedTuple
 
 from horovod.spark.cluster import Cluster, Task
 
@@ -22,8 +22,8 @@ _FAILED = "Spark job has failed, see the error above."
 _NUMBERS = itertools.count()
 # The launcher knows better why a rank was lost than Spark does, and says so within seconds.
 _LAUNCHER_SECONDS = 5.0
-# When to say that Spark has no room yet, how often to look, and how long tasks may take to end.
-_SAY_SECONDS, _LOOK_SECONDS, _END_SECONDS, _CANCEL_SECONDS = 3.0, 0.1, 2.0, 30.0
+# When to say that Spark has no room yet, how often to look, and how long cancelling may take.
+_SAY_SECONDS, _LOOK_SECONDS, _CANCEL_SECONDS = 3.0, 0.1, 30.0
 _TRACEBACK = "Traceback (most recent call last):"
 _MOST_LINES = 12
 
@@ -32,14 +32,23 @@ class StageFailed(RuntimeError):
     """Spark gave up; its exception is the cause."""
 
 
+class Plan(NamedTuple):
+    """How many tasks there are, and how they begin and end."""
+
+    tasks: int
+    together: bool
+    """Whether to start them all at once, in barrier mode."""
+    patience: float
+    """How long to let them end by themselves, in seconds; some may still wait for a slot."""
+
+
 class Stage:
     """Tasks that carry the agents of a job.
 
     Args:
         cluster: The Spark application.
         task: What each task does.
-        count: Number of tasks.
-        together: Whether to start them all at once, in barrier mode.
+        plan: How many there are, and how they begin and end.
         on_failure: Called from the thread with the reason if Spark gives up.
         stderr: Where to say that Spark has no room yet.
     """
@@ -48,27 +57,26 @@ class Stage:
         self,
         cluster: Cluster,
         task: Task,
-        count: int,
+        plan: Plan,
         *,
-        together: bool,
         on_failure: Callable[[BaseException], None],
         stderr: IO[str] | None = None,
     ) -> None:
         self.label = f"horovod.spark.run.{next(_NUMBERS)}"
-        self._cluster, self._task, self._count = cluster, task, count
-        self._together, self._on_failure, self._stderr = together, on_failure, stderr
+        self._cluster, self._task, self._plan = cluster, task, plan
+        self._on_failure, self._stderr = on_failure, stderr
         self._over = threading.Event()
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name=self.label, daemon=True)
+        self._thread = cluster.thread(self._work, self.label)
 
     def start(self) -> None:
         """Submits the tasks as soon as Spark can run them."""
         self._thread.start()
 
     def end(self) -> None:
-        """Ends the tasks; they end by themselves with their job unless Spark never started them."""
+        """Ends the tasks. Those that run end by themselves, now that their job is over."""
         self._over.set()
-        self._thread.join(_END_SECONDS)
+        self._thread.join(self._plan.patience)
         limit = time.monotonic() + _CANCEL_SECONDS
         # Spark forgets what is cancelled before it is submitted.
         while self._thread.is_alive() and time.monotonic() < limit:
@@ -84,16 +92,17 @@ class Stage:
     def room(self) -> str | None:
         """What is missing for all tasks to run; None if nothing is, or Spark does not say."""
         slots = self._cluster.slots()
-        if slots is None or slots >= self._count:
+        if slots is None or slots >= self._plan.tasks:
             return None
-        return f"Spark could run {slots} of {self._count} tasks now"
+        return f"Spark could run {slots} of {self._plan.tasks} tasks now"
 
     def _work(self) -> None:
         try:
-            if self._together:
+            if self._plan.together:
                 self._wait_for_room()
             if not self._over.is_set():
-                self._cluster.run_tasks(self._task, self._count, self._together, self.label)
+                plan = self._plan
+                self._cluster.run_tasks(self._task, plan.tasks, plan.together, self.label)
         except BaseException as error:
             self._failure = error
             # Tasks do not raise because a rank failed.

@@ -84,6 +84,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "plot", "compare"])]
     pub(super) calibrate: Option<PathBuf>,
 
+    /// Print which algorithm runs when, with the thresholds that RONDE_TUNING sets here
+    #[arg(long, exclusive = true)]
+    pub(super) choices: bool,
+
     pub(crate) verbose: bool,
 }
 

@@ -7,6 +7,7 @@
 
 mod arguments;
 mod calibrate;
+mod choices;
 mod job;
 mod plot;
 mod results;
@@ -33,6 +34,7 @@ pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
         Err(error) => return report_error(&error, USAGE),
     };
     let result = match &arguments.calibrate {
+        _ if arguments.choices => choices::run(),
         Some(file) => calibrate::run(program, &plan, file),
         None => measure(program, &plan).and_then(|runs| show(&runs, arguments)),
     };

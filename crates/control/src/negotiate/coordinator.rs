@@ -20,13 +20,15 @@ use super::{
     Announcement, CollectiveKind, CoordinatorToMember, MemberToCoordinator, ReleasedItem, Request,
     TensorId,
 };
-use crate::Rank;
+use crate::{DeviceKind, Rank};
 
 /// The state of the coordinator of a world.
 pub struct Coordinator {
     sets: RegisteredSets,
     /// How many bytes a bucket may hold.
     pub threshold: u64,
+    /// Tensors there travel one by one, not in buckets.
+    unfused: Option<DeviceKind>,
     pending: HashMap<String, PendingTensor>,
     /// Tensors that every member of their set has announced, or has joined instead.
     ready: VecDeque<PendingTensor>,
@@ -59,6 +61,7 @@ impl Coordinator {
         Coordinator {
             sets: RegisteredSets::of(size),
             threshold,
+            unfused: None,
             pending: HashMap::new(),
             ready: VecDeque::new(),
             numbers: TensorNumbers::new(capacity),
@@ -68,6 +71,11 @@ impl Coordinator {
             rounds: Rounds::default(),
             journal: Journal::of(size),
         }
+    }
+
+    /// From now on, tensors on this kind of device are released one by one.
+    pub fn keep_apart(&mut self, device: DeviceKind) {
+        self.unfused = Some(device);
     }
 
     /// Handles a message from a member.
@@ -123,6 +131,7 @@ impl Coordinator {
         for ready in self.ready.drain(..) {
             let more = ready.request.bytes();
             if bytes.saturating_add(more) <= self.threshold
+                && self.unfused != Some(ready.request.device)
                 && fuses(&bucket[0].request, &ready.request)
             {
                 bytes += more;

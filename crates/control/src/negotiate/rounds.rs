@@ -15,10 +15,10 @@ use crate::Rank;
 pub(super) struct Rounds {
     /// The last round that has ended.
     ended: u64,
-    waiting: BTreeMap<Rank, Waiting>,
+    waiting: BTreeMap<Rank, RoundWait>,
 }
 
-struct Waiting {
+struct RoundWait {
     request: Request,
     round: u64,
     since: Duration,
@@ -28,7 +28,7 @@ impl Rounds {
     /// A rank waits; the message may be older than the end of its round.
     pub(super) fn waits(&mut self, rank: Rank, request: Request, round: u64, since: Duration) {
         if round > self.ended {
-            self.waiting.insert(rank, Waiting { request, round, since });
+            self.waiting.insert(rank, RoundWait { request, round, since });
         }
     }
 
@@ -46,7 +46,7 @@ impl Rounds {
     /// Tensors that have been waiting since `before` or longer, in a world of `size` ranks.
     pub(super) fn stalls(&self, before: Duration, size: usize) -> Vec<Stall> {
         let mut stalls: Vec<Stall> = Vec::new();
-        for (rank, Waiting { request, since, .. }) in &self.waiting {
+        for (rank, RoundWait { request, since, .. }) in &self.waiting {
             match stalls.iter_mut().find(|stall| stall.name == request.name) {
                 Some(stall) => {
                     stall.since = stall.since.min(*since);

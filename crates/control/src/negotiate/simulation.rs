@@ -128,6 +128,20 @@ fn a_bucket_holds_no_more_than_the_threshold() {
 }
 
 #[test]
+fn tensors_on_a_device_that_is_kept_apart_travel_alone() {
+    let mut world = SimulatedWorld::new(2, 1 << 20, 16);
+    world.coordinator.keep_apart(DeviceKind::Gpu);
+    let on_gpu = |name| Request { device: DeviceKind::Gpu, ..sum(name, 4) };
+    for rank in 0..2 {
+        [on_gpu("a"), sum("b", 4), on_gpu("c"), sum("d", 4)]
+            .into_iter()
+            .for_each(|request| world.submit(rank, request));
+    }
+    world.settle();
+    assert_eq!(world.ran[0], [vec!["a"], vec!["b", "d"], vec!["c"]]);
+}
+
+#[test]
 fn a_request_is_sent_in_full_once() {
     let mut world = SimulatedWorld::new(2, 0, 16);
     for round in 0..3 {

@@ -43,6 +43,15 @@ pub enum Encryption {
     Off,
 }
 
+/// What the bits of a result may depend on, besides the ranks, their hosts and their tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bits {
+    /// On which tensors travel in one bucket, over sockets and on GPUs.
+    OfBuckets,
+    /// On nothing else.
+    Reproducible,
+}
+
 /// The settings that the user may change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -66,12 +75,24 @@ pub struct Settings {
     pub encryption: Encryption,
     /// The thresholds between algorithms.
     pub tuning: Tuning,
+    /// What the bits of a result may depend on.
+    pub bits: Bits,
     /// Size of the arena, in bytes; 0 turns it off.
     pub arena: usize,
     /// How long to wait for the other ranks.
     pub join_timeout: Duration,
     /// Timeline, flight recorder and metrics.
     pub watching: Watching,
+}
+
+impl Settings {
+    /// The same settings, with bits that do not depend on buckets. The order of additions in a ring
+    /// depends on an element's position in its bucket, so no tensor is left to it.
+    pub fn reproducible(mut self) -> Settings {
+        self.bits = Bits::Reproducible;
+        self.tuning.halving = u64::MAX;
+        self
+    }
 }
 
 /// The place of this process in the job.
@@ -201,6 +222,11 @@ pub fn elastic(look_up: impl Fn(&str) -> Option<String>) -> Result<Elasticity, B
     })
 }
 
+/// Reads the thresholds between algorithms, as all ranks use them if they are set on rank 0.
+pub fn tuning(look_up: impl Fn(&str) -> Option<String>) -> Result<Tuning, BadSettings> {
+    read_all(look_up, |reader| reader.settings().tuning)
+}
+
 /// Reads [`Settings::stall_shutdown`] alone and ignores errors, which the ranks report.
 pub fn stall_shutdown(look_up: impl Fn(&str) -> Option<String>) -> Option<Duration> {
     Reader { look_up: &look_up, errors: Vec::new() }.settings().stall_shutdown
@@ -284,7 +310,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn settings(&mut self) -> Settings {
         let checks = !self.switch(HOROVOD_STALL_CHECK_DISABLE);
-        Settings {
+        let settings = Settings {
             fusion_threshold: self.number(HOROVOD_FUSION_THRESHOLD),
             cache_capacity: self.number(HOROVOD_CACHE_CAPACITY),
             stall_warning: self.limit(HOROVOD_STALL_CHECK_TIME_SECONDS).filter(|_| checks),
@@ -299,9 +325,14 @@ impl Reader<'_> {
                 &[("auto", Encryption::Auto), ("on", Encryption::On), ("off", Encryption::Off)],
             ),
             tuning: self.tuning(),
+            bits: Bits::OfBuckets,
             arena: self.number(RONDE_ARENA),
             join_timeout: self.seconds(RONDE_JOIN_TIMEOUT_SECONDS),
             watching: self.watching(),
+        };
+        match self.switch(RONDE_REPRODUCIBLE) {
+            true => settings.reproducible(),
+            false => settings,
         }
     }
 
@@ -332,6 +363,9 @@ impl Reader<'_> {
         };
         let mut parameters = Parameter::OVER_SOCKETS.to_vec();
         parameters.retain(|parameter| self.given(setting(parameter)).is_none());
+        if self.switch(RONDE_REPRODUCIBLE) {
+            parameters.retain(|parameter| *parameter != Parameter::Halving);
+        }
         let options = autotune::AutotuneOptions {
             parameters,
             warmup_samples: self.number(HOROVOD_AUTOTUNE_WARMUP_SAMPLES),
@@ -598,6 +632,16 @@ mod tests {
         assert_eq!(fixed.parameters, [Parameter::Connections, Parameter::Halving]);
         let fixed = autotune(&[on, ("RONDE_TUNING", "connections=2")]).unwrap();
         assert_eq!(fixed.parameters, [Parameter::FusionThreshold]);
+        let fixed = autotune(&[on, ("RONDE_REPRODUCIBLE", "1")]).unwrap();
+        assert_eq!(fixed.parameters, [Parameter::FusionThreshold, Parameter::Connections]);
+    }
+
+    #[test]
+    fn reproducible_bits_leave_no_tensor_to_the_ring() {
+        let pairs = [("RONDE_REPRODUCIBLE", "1"), ("RONDE_TUNING", "halving=0,connections=2")];
+        let (settings, _) = read(look_up(&pairs)).unwrap();
+        assert_eq!((settings.bits, settings.tuning.halving), (Bits::Reproducible, u64::MAX));
+        assert_eq!(settings.tuning.connections, 2);
     }
 
     #[test]

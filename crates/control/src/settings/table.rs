@@ -155,6 +155,12 @@ settings! {
         "The thresholds between algorithms: a file written by `ronde bench --calibrate`, or \
          `name=number,...`. All ranks use those of rank 0.",
     );
+    RONDE_REPRODUCIBLE = setting(
+        "0",
+        "1 makes results over sockets and on GPUs independent of which tensors travel together, so \
+         that they have the same bits in every run with the same ranks on the same hosts. Large \
+         allreduces are slower; `RONDE_TUNING` loses its value for `halving`.",
+    );
     RONDE_ARENA = bytes(
         "17179869184",
         "Size of the arena, in bytes: memory for gradients that all ranks of a host \
@@ -260,6 +266,15 @@ settings! {
          under `mpirun`, or if the program has already initialized MPI.",
     );
     HOROVOD_MPI_THREADS_DISABLE = setting("0", "1 initializes MPI for one thread only.");
+    HOROVOD_SPARK_START_TIMEOUT = seconds(
+        "600",
+        "How long `horovod.spark.run` waits for Spark's tasks to start, in seconds.",
+    );
+    HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX = setting(
+        "0",
+        "1 lets ranks that tasks of Spark started see all GPUs of their host, not only those that \
+         Spark assigned.",
+    );
     HOROVOD_TIMELINE = setting(
         "",
         "The file that rank 0 writes a timeline to; `DYNAMIC` lets `hvd.start_timeline()` name it.",

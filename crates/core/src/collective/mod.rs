@@ -1,4 +1,5 @@
-//! The collectives: one folder each, one file per algorithm; `choice` decides which one runs.
+//! The collectives: one folder each, one file per algorithm; the table in `control::choice` decides
+//! which one runs.
 
 mod adasum;
 mod allgather;
@@ -6,15 +7,13 @@ mod allreduce;
 mod alltoall;
 mod barrier;
 mod broadcast;
-mod choice;
 mod reducescatter;
 
 use std::ops::Range;
 
+use ronde_control::choice::{Algorithm, Choice, ChoiceInput, Connectivity};
 use ronde_control::{Collective, ReduceOp, Tuning};
 
-pub(crate) use self::choice::Choice;
-use self::choice::{Algorithm, ChoiceInput, Connectivity};
 use crate::buffer::{Operands, Row, RowMut};
 use crate::error::Error;
 use crate::group::{Group, Linked};
@@ -30,16 +29,23 @@ pub(crate) fn allreduce(
         return adasum::halving(group, operands, reduction).map(|()| choice);
     }
     let choice = choose(group, Collective::Allreduce, operands.length());
-    match group {
-        Group::Shared(shared) if choice.algorithm == Algorithm::OneShot => {
+    match (group, choice.algorithm) {
+        (Group::Shared(shared), Algorithm::OneShot) => {
             allreduce::one_shot(shared, operands, reduction)
         }
-        Group::Shared(shared) => match allreduce::in_place(shared, operands, reduction)? {
-            Some(done) => allreduce::sliced(shared, &mut operands.without(&done), reduction),
-            None => allreduce::sliced(shared, operands, reduction),
-        },
-        Group::Linked(links) => linked_allreduce(links, choice.algorithm, operands, reduction),
-        Group::Islands(islands) => allreduce::levels(islands, operands, reduction),
+        (Group::Shared(shared), Algorithm::Sliced) => {
+            match allreduce::in_place(shared, operands, reduction)? {
+                Some(done) => allreduce::sliced(shared, &mut operands.without(&done), reduction),
+                None => allreduce::sliced(shared, operands, reduction),
+            }
+        }
+        (Group::Linked(links), algorithm) => {
+            linked_allreduce(links, algorithm, operands, reduction)
+        }
+        (Group::Islands(islands), Algorithm::Levels) => {
+            allreduce::levels(islands, operands, reduction)
+        }
+        (_, algorithm) => not_here(algorithm),
     }?;
     Ok(choice)
 }
@@ -53,7 +59,8 @@ fn linked_allreduce(
     match algorithm {
         Algorithm::Doubling => allreduce::doubling(links, operands, reduction),
         Algorithm::Halving => allreduce::halving(links, operands, reduction),
-        _ => allreduce::ring(links, operands, reduction),
+        Algorithm::Ring => allreduce::ring(links, operands, reduction),
+        _ => not_here(algorithm),
     }
 }
 
@@ -64,10 +71,17 @@ pub(crate) fn allgather(
     cuts: &[Range<usize>],
 ) -> Result<Choice, Error> {
     let choice = choose(group, Collective::Allgather, target.length());
-    match group {
-        Group::Shared(shared) => allgather::pieces(shared, Some(source), target, cuts),
-        Group::Linked(links) => allgather::ring(links, Some(source), target, cuts),
-        Group::Islands(islands) => allgather::levels(islands, source, target, cuts),
+    match (group, choice.algorithm) {
+        (Group::Shared(shared), Algorithm::Pieces) => {
+            allgather::pieces(shared, Some(source), target, cuts)
+        }
+        (Group::Linked(links), Algorithm::Ring) => {
+            allgather::ring(links, Some(source), target, cuts)
+        }
+        (Group::Islands(islands), Algorithm::Levels) => {
+            allgather::levels(islands, source, target, cuts)
+        }
+        (_, algorithm) => not_here(algorithm),
     }?;
     Ok(choice)
 }
@@ -78,10 +92,11 @@ pub(crate) fn broadcast(
     root: usize,
 ) -> Result<Choice, Error> {
     let choice = choose(group, Collective::Broadcast, operands.length());
-    match group {
-        Group::Shared(shared) => broadcast::pieces(shared, operands, root),
-        Group::Linked(links) => linked_broadcast(links, choice.algorithm, operands, root),
-        Group::Islands(islands) => broadcast::levels(islands, operands, root),
+    match (group, choice.algorithm) {
+        (Group::Shared(shared), Algorithm::Pieces) => broadcast::pieces(shared, operands, root),
+        (Group::Linked(links), algorithm) => linked_broadcast(links, algorithm, operands, root),
+        (Group::Islands(islands), Algorithm::Levels) => broadcast::levels(islands, operands, root),
+        (_, algorithm) => not_here(algorithm),
     }?;
     Ok(choice)
 }
@@ -94,7 +109,8 @@ fn linked_broadcast(
 ) -> Result<(), Error> {
     match algorithm {
         Algorithm::Tree => broadcast::tree(links, operands, root),
-        _ => broadcast::chain(links, operands, root),
+        Algorithm::Chain => broadcast::chain(links, operands, root),
+        _ => not_here(algorithm),
     }
 }
 
@@ -107,14 +123,19 @@ pub(crate) fn reducescatter(
     cuts: &[Range<usize>],
 ) -> Result<Choice, Error> {
     let choice = choose(group, Collective::Reducescatter, source.length());
-    match group {
-        Group::Shared(shared) => {
+    match (group, choice.algorithm) {
+        (Group::Shared(shared), Algorithm::Sliced) => {
             let parts: Vec<Row<'_>> = cuts.iter().map(|cut| source.slice(cut.clone())).collect();
             let mut own = Operands::apart(&parts[shared.me()], target.reborrow());
             reducescatter::sliced(shared, &parts, &mut own, reduction)
         }
-        Group::Linked(links) => reducescatter::ring(links, source, target, reduction, cuts),
-        Group::Islands(islands) => reducescatter::levels(islands, source, target, reduction, cuts),
+        (Group::Linked(links), Algorithm::Ring) => {
+            reducescatter::ring(links, source, target, reduction, cuts)
+        }
+        (Group::Islands(islands), Algorithm::Levels) => {
+            reducescatter::levels(islands, source, target, reduction, cuts)
+        }
+        (_, algorithm) => not_here(algorithm),
     }?;
     Ok(choice)
 }
@@ -126,22 +147,33 @@ pub(crate) fn alltoall(
     parts: &Parts,
 ) -> Result<Choice, Error> {
     let choice = choose(group, Collective::Alltoall, source.length());
-    match group {
-        Group::Shared(shared) => alltoall::pieces(shared, source, target, parts),
-        Group::Linked(links) => alltoall::pairs(links, source, target, parts),
-        Group::Islands(islands) => alltoall::levels(islands, source, target, parts),
+    match (group, choice.algorithm) {
+        (Group::Shared(shared), Algorithm::Pieces) => {
+            alltoall::pieces(shared, source, target, parts)
+        }
+        (Group::Linked(links), Algorithm::Pairs) => alltoall::pairs(links, source, target, parts),
+        (Group::Islands(islands), Algorithm::Levels) => {
+            alltoall::levels(islands, source, target, parts)
+        }
+        (_, algorithm) => not_here(algorithm),
     }?;
     Ok(choice)
 }
 
 pub(crate) fn barrier(group: &mut Group<'_>) -> Result<Choice, Error> {
     let choice = choose(group, Collective::Barrier, 0);
-    match group {
-        Group::Shared(shared) => barrier::step(shared),
-        Group::Linked(links) => barrier::dissemination(links),
-        Group::Islands(islands) => barrier::levels(islands),
+    match (group, choice.algorithm) {
+        (Group::Shared(shared), Algorithm::Step) => barrier::step(shared),
+        (Group::Linked(links), Algorithm::Dissemination) => barrier::dissemination(links),
+        (Group::Islands(islands), Algorithm::Levels) => barrier::levels(islands),
+        (_, algorithm) => not_here(algorithm),
     }?;
     Ok(choice)
+}
+
+/// The table is wrong: tests run every row of it.
+fn not_here(algorithm: Algorithm) -> ! {
+    unreachable!("the table of choices has {algorithm} where it cannot run")
 }
 
 fn choose(group: &Group<'_>, collective: Collective, bytes: usize) -> Choice {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use ronde_control::choice::Choice;
 use ronde_control::negotiate::{CollectiveKind, ReleasedTensor, Request};
 use ronde_control::{Rank, SetId};
 
@@ -9,7 +10,7 @@ use super::progress::InFlight;
 use super::results::Results;
 use super::ticket::{Outcome, Tensors};
 use crate::buffer::{Buffer, Operand, Operands, Row, RowMut};
-use crate::collective::{self, Choice, Parts, row};
+use crate::collective::{self, Parts, row};
 use crate::error::Error;
 use crate::group::{Group, Groups};
 use crate::reduce::Reduction;

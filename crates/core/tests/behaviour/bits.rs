@@ -2,12 +2,13 @@
 //! exact result.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use half::{bf16, f16};
-use ronde_control::negotiate::CollectiveKind;
-use ronde_control::{DType, ReduceOp};
-use ronde_core::engine::Outcome;
-use ronde_testkit::{Tensor, TestRng};
+use ronde_control::negotiate::{CollectiveKind, Request};
+use ronde_control::{DType, DeviceKind, ReduceOp, SetId};
+use ronde_core::engine::{AfterSubmit, Outcome, Ticket};
+use ronde_testkit::{Tensor, TestRank, TestRng};
 
 use crate::worlds::Setup;
 
@@ -45,6 +46,46 @@ pub(crate) fn run(setup: &Setup, count: usize, seed: u64) {
     }
 }
 
+/// The elements of the tensors that `run_in_one_bucket` reduces; together they are several pieces.
+const LENGTHS: [usize; 5] = [5, 1000, 60_000, 1_100_000, 3];
+
+/// Reduces tensors one at a time, then all in one bucket: with reproducible bits, that makes no
+/// difference.
+pub(crate) fn run_in_one_bucket(setup: &Setup) {
+    setup.world.run(|member| {
+        let tensor = |(index, length): (usize, &usize)| {
+            let rng = TestRng::part(index as u64, member.rank());
+            Tensor::floats(&floats(rng, *length).map(|value| value as f32).collect::<Vec<f32>>())
+        };
+        let apart: Vec<Tensor> = LENGTHS.iter().enumerate().map(tensor).collect();
+        let together: Vec<Tensor> = LENGTHS.iter().enumerate().map(tensor).collect();
+        let reduce = |tensors: &[Tensor]| {
+            let ticket = submit(member, tensors);
+            member.wait(&ticket).expect("it completes");
+        };
+        apart.chunks(1).for_each(reduce);
+        reduce(&together);
+        for ((length, apart), together) in LENGTHS.iter().zip(&apart).zip(&together) {
+            let is_same = apart.bytes() == together.bytes();
+            assert!(is_same, "{}: a tensor of {length} elements differs", setup.name);
+        }
+    });
+}
+
+fn submit(member: &TestRank, tensors: &[Tensor]) -> Arc<Ticket> {
+    let kind = CollectiveKind::Allreduce { op: ReduceOp::Sum, prescale: 0.3, postscale: 0.7 };
+    let submission = Tensor::submission(&kind, tensors.iter().zip(tensors));
+    let request = Request {
+        name: format!("{} tensors", tensors.len()),
+        set: SetId::WORLD,
+        kind,
+        dtype: DType::F32,
+        shapes: tensors.iter().map(|tensor| tensor.shape().to_vec()).collect(),
+        device: DeviceKind::Cpu,
+    };
+    member.engine.submit(request, submission, AfterSubmit::Waits).expect("it is submitted")
+}
+
 #[derive(Debug)]
 struct Trial {
     kind: CollectiveKind,
@@ -66,15 +107,8 @@ impl Trial {
         Trial { kind, dtype, length: rng.below(most), ranks, salt: rng.roll() }
     }
 
-    /// Numbers between one thousandth and ten, of both signs.
     fn values(&self, rank: usize) -> Vec<f64> {
-        let mut rng = TestRng::part(self.salt, rank);
-        let number = |bits: u64| {
-            let sign = if bits & 1 == 0 { 1.0 } else { -1.0 };
-            sign * 10f64.powi((bits >> 1) as i32 % 4 - 3)
-                * (1.0 + (bits >> 20 & 0xFFFF) as f64 / 7e3)
-        };
-        (0..self.length).map(|_| number(rng.roll())).collect()
+        floats(TestRng::part(self.salt, rank), self.length).collect()
     }
 
     /// Every addition may round once, and so may each factor.
@@ -97,6 +131,15 @@ impl Trial {
             assert!((seen - sum).abs() <= tolerance, "{name}: {self:?} at {i}: {seen} for {sum}");
         }
     }
+}
+
+/// Numbers between one thousandth and ten, of both signs.
+fn floats(mut rng: TestRng, length: usize) -> impl Iterator<Item = f64> {
+    let number = |bits: u64| {
+        let sign = if bits & 1 == 0 { 1.0 } else { -1.0 };
+        sign * 10f64.powi((bits >> 1) as i32 % 4 - 3) * (1.0 + (bits >> 20 & 0xFFFF) as f64 / 7e3)
+    };
+    (0..length).map(move |_| number(rng.roll()))
 }
 
 fn encode(dtype: DType, values: &[f64]) -> Vec<u8> {

@@ -74,3 +74,11 @@ fn another_world_of_the_same_kind_gives_the_same_bits() {
         }
     }
 }
+
+#[test]
+fn with_reproducible_bits_it_does_not_matter_which_tensors_share_a_bucket() {
+    let islands = worlds::islands().into_iter().step_by(3).take(4);
+    for setup in worlds::linked(2..7).into_iter().chain(islands) {
+        bits::run_in_one_bucket(&setup.reproducible());
+    }
+}

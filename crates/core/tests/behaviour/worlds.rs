@@ -106,6 +106,12 @@ impl Setup {
         Setup { name: format!("{} with `{text}`", self.name), world, ..self }
     }
 
+    /// The bits of results do not depend on which tensors share a bucket.
+    pub(crate) fn reproducible(self) -> Setup {
+        let world = self.world.with(|settings| *settings = settings.clone().reproducible());
+        Setup { name: format!("{}, reproducible", self.name), world, ..self }
+    }
+
     fn sealed(self) -> Setup {
         let world = self.world.with(|settings| settings.encryption = Encryption::On);
         Setup { name: format!("{}, encrypted", self.name), world, ..self }

@@ -6,10 +6,11 @@ use crate::error::Error;
 use crate::group::{Flow, Linked};
 use crate::reduce::{Reduction, Term, combine};
 
-/// In turn `t`, each rank exchanges all it has with the rank whose number differs in bit `t`, and
-/// both add the two in the same order, the lower rank's first. So both hold the same bits, and
-/// after `log2 n` turns all ranks do. If `n` is not a power of two, each rank beyond the largest
-/// power of two first hands its elements to a partner, and gets the result from it at the end.
+/// In each turn, each rank exchanges all it has with the rank whose number differs in one bit, the
+/// highest first, and both add the two in the same order, the lower rank's first. So both hold the
+/// same bits, and after `log2 n` turns all ranks do. If `n` is not a power of two, each rank beyond
+/// the largest power of two first hands its elements to a partner, and gets the result from it at
+/// the end. Elements are added in the same order as in `halving`.
 pub(in super::super) fn doubling(
     links: &mut Linked<'_>,
     operands: &mut Operands<'_>,
@@ -33,7 +34,7 @@ pub(in super::super) fn doubling(
             receive(links, partner, theirs)?;
             combine(mine, [Term::Target, Term::Of(theirs)], &plain);
         }
-        for bit in 0..core.ilog2() {
+        for bit in (0..core.ilog2()).rev() {
             let peer = me ^ (1 << bit);
             links.exchange(
                 Some(Flow { peer, row: Row::new(vec![mine]) }),

@@ -2,12 +2,15 @@
 
 use std::ops::Range;
 
-use super::super::cut;
+use super::super::{cut, pieces};
 use super::prescaled;
 use crate::buffer::{Buffer, Operands, Row, RowMut};
 use crate::error::Error;
 use crate::group::{Flow, Linked};
 use crate::reduce::{Reduction, Term, combine};
+
+/// Larger buckets are reduced in pieces of this many bytes, one after another.
+const PIECE: usize = 4 << 20;
 
 /// The ranks below the largest power of two do the work; each of the others first hands its
 /// elements to a partner, and gets the result from it at the end. With `core` ranks at work, the
@@ -26,44 +29,57 @@ pub(in super::super) fn halving(
     reduction: &Reduction,
 ) -> Result<(), Error> {
     let reduction = prescaled(operands, reduction);
-    let (me, size, length) = (links.me(), links.size(), operands.length());
-    let core = 1 << size.ilog2();
-    let (mut mine, mut theirs) = (Buffer::new(length), Buffer::new(length));
-    let (mine, theirs) = (mine.bytes_mut(), theirs.bytes_mut());
-    operands.gather(0..length, mine);
-    let plain = Reduction { postscale: 1.0, ..reduction };
-    let partner = if me < core { me + core } else { me - core };
+    let length = operands.length();
+    let (mut mine, mut theirs) = (Buffer::new(length.min(PIECE)), Buffer::new(length.min(PIECE)));
+    for piece in pieces(length, PIECE) {
+        let own = &mut mine.bytes_mut()[..piece.len()];
+        operands.gather(piece.clone(), own);
+        reduce(links, own, &mut theirs.bytes_mut()[..piece.len()], &reduction)?;
+        operands.target_mut().scatter(piece, own);
+    }
+    Ok(())
+}
 
+/// Reduces one piece: `mine` becomes the result, `theirs` is room for what arrives.
+fn reduce(
+    links: &mut Linked<'_>,
+    mine: &mut [u8],
+    theirs: &mut [u8],
+    reduction: &Reduction,
+) -> Result<(), Error> {
+    let (me, size) = (links.me(), links.size());
+    let core = 1 << size.ilog2();
+    let plain = Reduction { postscale: 1.0, ..*reduction };
+    let partner = if me < core { me + core } else { me - core };
     if me >= core {
         links.exchange(Some(Flow { peer: partner, row: Row::new(vec![mine]) }), None)?;
-        links.exchange(None, Some(Flow { peer: partner, row: RowMut::new(vec![mine]) }))?;
-        operands.target_mut().scatter(0..length, mine);
-        return Ok(());
+        return links.exchange(None, Some(Flow { peer: partner, row: RowMut::new(vec![mine]) }));
     }
     if partner < size {
         links.exchange(None, Some(Flow { peer: partner, row: RowMut::new(vec![theirs]) }))?;
         combine(mine, [Term::Target, Term::Of(theirs)], &plain);
     }
-    let part = |index: usize| cut(length, core, index, reduction.dtype.size());
+    let part = |index: usize| cut(mine.len(), core, index, reduction.dtype.size());
     let bytes = |parts: &Range<usize>| part(parts.start).start..part(parts.end - 1).end;
-    let turns = splits(me, core);
+    let in_bytes = |(peer, keep, give)| (peer, bytes(&keep), bytes(&give));
+    let turns: Vec<_> = splits(me, core).into_iter().map(in_bytes).collect();
+    let own = part(me);
     for (peer, keep, give) in &turns {
-        swap(links, *peer, &mine[bytes(give)], &mut theirs[bytes(keep)])?;
-        let (own, other) = (Term::Target, Term::Of(&theirs[bytes(keep)]));
+        let arrived = &mut theirs[keep.clone()];
+        swap(links, *peer, &mine[give.clone()], arrived)?;
+        let (own, other) = (Term::Target, Term::Of(arrived));
         let pair = if me < *peer { [own, other] } else { [other, own] };
-        combine(&mut mine[bytes(keep)], pair, &plain);
+        combine(&mut mine[keep.clone()], pair, &plain);
     }
-    let own = &mut mine[bytes(&(me..me + 1))];
-    combine(own, [Term::Target], &Reduction { prescale: 1.0, ..reduction });
+    combine(&mut mine[own], [Term::Target], &Reduction { prescale: 1.0, ..*reduction });
     for (peer, keep, give) in turns.iter().rev() {
-        let halves = mine.get_disjoint_mut([bytes(keep), bytes(give)]);
+        let halves = mine.get_disjoint_mut([keep.clone(), give.clone()]);
         let [keep, give] = halves.expect("the halves do not overlap");
         swap(links, *peer, keep, give)?;
     }
     if partner < size {
         links.exchange(Some(Flow { peer: partner, row: Row::new(vec![mine]) }), None)?;
     }
-    operands.target_mut().scatter(0..length, mine);
     Ok(())
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Every algorithm here combines each element once, on one rank, or in the same order on all ranks:
 //! so all ranks get the same bits. In shared memory the order is that of the ranks, and the bits
-//! are the same in every run with the same number of ranks. Over sockets the order also depends on
-//! the element's position in its bucket.
+//! are the same in every run with the same number of ranks. Over sockets, `doubling` and `halving`
+//! use one order for all elements; that of `ring` depends on an element's position in its bucket.
 
 mod doubling;
 mod halving;

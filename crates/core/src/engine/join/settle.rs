@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use ronde_control::autotune::Parameter;
 use ronde_control::negotiate::{Announcement, Coordinator};
-use ronde_control::settings::{RankInfo, Settings};
+use ronde_control::settings::{Bits, RankInfo, Settings};
 use ronde_control::wire::Peer;
-use ronde_control::{Rank, Tuning};
+use ronde_control::{DeviceKind, Rank, Tuning};
 
 use super::super::background::SocketSets;
 use super::super::inbox::Inbox;
@@ -172,6 +172,10 @@ fn coordinator(
 ) -> Role {
     let Settings { fusion_threshold, cache_capacity, stall_warning, stall_shutdown, .. } = settings;
     let mut coordinator = Coordinator::new(peers.len(), *fusion_threshold, *cache_capacity);
+    if settings.bits == Bits::Reproducible {
+        // NCCL orders additions by an element's position in its bucket.
+        coordinator.keep_apart(DeviceKind::Gpu);
+    }
     if settings.tuning != Tuning::default() {
         coordinator.tell(Announcement::Tune(settings.tuning));
     }

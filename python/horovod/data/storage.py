@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 Paths = Union[str, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]]
 
-# Arrow's own, which read without the interpreter lock, and what Arrow calls them: Hadoop has its own
-# name for S3. All others are fsspec's.
+# Arrow's own, which read without the interpreter lock, and Arrow's names for them: Hadoop calls
+# S3 something else. All others are fsspec's.
 _ARROW_SCHEMES = {each: each for each in ("file", "gcs", "gs", "hdfs", "s3", "viewfs")}
 _ARROW_SCHEMES["s3a"] = "s3"
 
@@ -27,7 +27,8 @@ def open_dataset(
     """The dataset at a path or URL, or of several files; folders like `day=1` become columns."""
     several = not isinstance(path, (str, os.PathLike))
     # Spark writes `path/part-0.parquet`, with `_SUCCESS` and hidden checksums beside it.
-    paths = [os.fspath(each) for each in path] if several else [os.fspath(path)]  # type: ignore[union-attr,arg-type]
+    given: Any = path if several else [path]
+    paths = [os.fspath(each) for each in given]
     if not paths:
         raise ValueError("no path is given; name at least one Parquet file")
     if filesystem is None:

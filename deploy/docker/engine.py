@@ -23,18 +23,18 @@ PACKAGES = ("docker.io", "containerd", "runc", "iptables", "debootstrap", "iprou
 PACKAGES += ("docker-compose",)
 COMMANDS = ("docker", "dockerd", "containerd", "runc", "iptables", "debootstrap", "ip", "nsenter")
 # The machine's own places for what people mount from a host; nothing of them is on the real disk.
-PLACES = ("/opt", "/mnt", "/home", "/data")
+PLACES = ("/opt", "/mnt", "/home", "/data", "/root/.ssh")
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 UNSHARE = ("unshare", "--net", "--uts", "--mount", "--propagation", "slave")
 UNSHARE += ("--pid", "--fork", "--kill-child", "--mount-proc")
 # Runs in the namespaces and becomes the engine.
 INIT = """
 set -e
-name=$1 runtime=$2 images=$3
+name=$1 runtime=$2 images=$3; shift 3
 hostname "$name"
 ip link set lo up
 mount --bind "$runtime/hosts" /etc/hosts
-for place in /opt /mnt /home /data; do mount -t tmpfs tmpfs "$place"; done
+for place; do mount -t tmpfs tmpfs "$place"; done
 mount -t tmpfs tmpfs /run
 exec dockerd --data-root "$images" --exec-root "$runtime/exec" -p "$runtime/pid" \
   -H "unix://$runtime/docker.sock" --storage-driver overlay2
@@ -100,7 +100,8 @@ class Machine(Engine):
             if not place.exists():
                 place.mkdir()
                 self.made.append(place)
-        command = [*UNSHARE, "sh", "-c", INIT, "init", self.name, self.runtime, self.images]
+        arguments = (self.name, self.runtime, self.images, *PLACES)
+        command = [*UNSHARE, "sh", "-c", INIT, "init", *arguments]
         with (self.runtime / "log").open("w") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

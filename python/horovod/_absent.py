@@ -14,9 +14,11 @@ _ELASTIC = (
 )
 _NOT_YET = f"it may be added later, see the table in the README; {_START}"
 _SERVICE = "ranks and launcher use their own protocol, which never unpickles anything; " + _START
+_SPARK = "tasks of Spark carry agents of an ordinary job; use horovod.spark.run or run_elastic"
 
 INSTEAD = {
-    "horovod.ray": _NOT_YET,
+    "horovod.ray.driver_service": _SERVICE,
+    "horovod.ray.task_service": _SERVICE,
     "horovod.runner.common.service": _SERVICE,
     "horovod.runner.common.util.tiny_shell_exec": "use subprocess.run",
     "horovod.runner.driver": _SERVICE,
@@ -35,7 +37,14 @@ INSTEAD = {
     "horovod.runner.util.lsf": "`horovodrun --jsrun` reads LSF's variables itself",
     "horovod.runner.util.remote": "`horovodrun -H` connects to hosts over ssh itself",
     "horovod.runner.util.streams": "use os.pipe or queue.Queue",
-    "horovod.spark": _NOT_YET,
+    "horovod.spark.data_loaders": "its loaders read from petastorm; use horovod.data.ParquetReader",
+    "horovod.spark.driver": _SPARK,
+    "horovod.spark.gloo_run": _SPARK,
+    "horovod.spark.mpi_run": _SPARK,
+    "horovod.spark.task.gloo_exec_fn": _SPARK,
+    "horovod.spark.task.mpirun_exec_fn": _SPARK,
+    "horovod.spark.task.task_info": "use horovod.spark.task.get_available_devices",
+    "horovod.spark.task.task_service": _SPARK,
 }
 
 

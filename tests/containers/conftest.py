@@ -15,13 +15,13 @@ import pytest
 TOP = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TOP / "deploy" / "docker"), str(TOP / "tests" / "integration")]
 
-from machines import Machines  # noqa: E402 - needs the path above
+from machines import PATIENCE, Machines  # noqa: E402 - needs the path above
 
 
 def pytest_collection_modifyitems(items):
     # Engines start and images are copied in fixtures, for all tests together.
     for item in items:
-        item.add_marker(pytest.mark.timeout(60, func_only=True))
+        item.add_marker(pytest.mark.timeout(60 * PATIENCE, func_only=True))
 
 
 @pytest.fixture(scope="session")

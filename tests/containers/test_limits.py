@@ -67,6 +67,17 @@ def test_sshd_makes_a_host_key_where_it_can(node7, options):
     assert succeeds(shell(node7, f"docker exec one {login}")) == "/usr/local/bin/horovodrun\n"
 
 
+def test_a_user_that_an_image_of_ones_own_adds_can_log_in(node7):
+    script = (
+        "useradd -m me; cp -r /root/.ssh /home/me; chown -R me: /home/me/.ssh; "
+        "exec /usr/sbin/sshd -p 12345 -D"
+    )
+    keys = "-v /opt/horovod/ssh:/root/.ssh:ro"
+    succeeds(shell(node7, f"docker run -d --name one {keys} {SLIM} sh -c '{script}'"))
+    listens(node7, 12345, "one")
+    assert succeeds(shell(node7, "docker exec one ssh -p 12345 me@localhost id -un")) == "me\n"
+
+
 def test_two_containers_have_different_host_keys(node7):
     for name in ("one", "two"):
         node7.must("run", "-d", "--name", name, SLIM, "/usr/sbin/sshd", "-p", "12345", "-D")

@@ -1,13 +1,22 @@
 """A standalone Spark cluster on this machine: a master and workers, each a process."""
 
+import json
 import os
 import re
 import signal
 import subprocess
 import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 START_SECONDS = 60
+QUIET = {
+    "ui_enabled": "false",
+    "ui_showConsoleProgress": "false",
+    "executor_memory": "1g",
+    "driver_host": "127.0.0.1",
+    "driver_bindAddress": "127.0.0.1",
+}
 
 
 class SparkCluster:
@@ -17,10 +26,12 @@ class SparkCluster:
         folder: Where logs and the workers' files go.
         workers: Number of workers; each has its own address, 127.0.0.2 and up.
         cores: Cores of each.
+        gpus: Addresses of GPUs that each claims to have.
     """
 
-    def __init__(self, folder, workers=2, cores=2):
+    def __init__(self, folder, workers=2, cores=2, gpus=()):
         self.folder, self.cores = Path(folder), cores
+        self._options = self._claim(gpus) if gpus else []
         self._processes = []
         try:
             self.url = self._start("master", "Master", "--host", "127.0.0.1", "--port", "0")
@@ -34,9 +45,26 @@ class SparkCluster:
         """Starts a worker and waits until the master knows it; returns its process."""
         name = f"worker-{len(self._processes)}"
         options = ["-c", str(self.cores), "-m", "3g", "--host", address]
-        options += ["-d", str(self.folder / name), self.url]
+        options += [*self._options, "-d", str(self.folder / name), self.url]
         self._start(name, "Worker", *options)
         return self._processes[-1]
+
+    @contextmanager
+    def session(self, **settings):
+        """A Spark session with its executors; a `_` in the name of a setting stands for a dot."""
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.master(self.url)
+        for name, value in {**QUIET, **settings}.items():
+            builder = builder.config(f"spark.{name.replace('_', '.')}", value)
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("OFF")
+        try:
+            # Executors start with the first task.
+            session.range(0, 4, 1, 4).collect()
+            yield session
+        finally:
+            session.stop()
 
     def stop(self):
         for process in reversed(self._processes):
@@ -54,6 +82,15 @@ class SparkCluster:
 
     def __exit__(self, *_):
         self.stop()
+
+    def _claim(self, gpus):
+        """The options of a worker with these GPUs."""
+        script, settings = self.folder / "gpus.sh", self.folder / "gpus.conf"
+        script.write_text(f"#!/bin/sh\necho '{json.dumps({'name': 'gpu', 'addresses': gpus})}'\n")
+        script.chmod(0o755)
+        prefix = "spark.worker.resource.gpu."
+        settings.write_text(f"{prefix}amount {len(gpus)}\n{prefix}discoveryScript {script}\n")
+        return ["--properties-file", str(settings)]
 
     def _start(self, name, kind, *options):
         import pyspark
@@ -86,3 +123,15 @@ class SparkCluster:
                 f"{name} did not start:\n{text}"
             )
             time.sleep(0.05)
+
+
+def executors(session):
+    """The processes of a session's executors."""
+    app = session.sparkContext.applicationId.encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            if b"org.apache.spark.executor.CoarseGrainedExecutorBackend" in words and app in words:
+                found.append(int(folder.name))
+    return sorted(found)

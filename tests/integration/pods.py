@@ -23,8 +23,6 @@ UNSHARE = ["unshare", "--net", "--uts", "--ipc", "--pid", "--mount", "--fork", "
 # What a container finds in its image.
 IMAGE = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "opt")
 PATH = f"{sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# An empty environment, in the image's directory.
-ENV = ("env", "-i", "--chdir=/horovod/examples")
 SSHD = """
 PermitRootLogin prohibit-password
 PasswordAuthentication no
@@ -142,7 +140,7 @@ class Pod(Host):
         """Runs a command in the pod's shell, like `kubectl exec`."""
         inside = ["nsenter", "-t", str(self._first()), "-n", "-u", "-i", "-p", "-m", "-r"]
         return subprocess.run(
-            [*inside, *self._as_user(), *ENV, *self._environment(), "bash", "-c", command],
+            [*inside, *self._as_user(), *self._environment(), "bash", "-c", command],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -263,13 +261,16 @@ class Pod(Host):
         return command
 
     def _environment(self):
+        """Starts a command in the container's directory, with its variables and no others."""
+        place = self.container.get("workingDir", "/horovod/examples")
         found = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": "/root", "OMP_NUM_THREADS": "1"}
         found["HOSTNAME"] = self.host
         if self.index is not None:
             found["JOB_COMPLETION_INDEX"] = found["PET_NODE_RANK"] = str(self.index)
         for entry in self.container.get("env", []):
             found[entry["name"]] = self._value(entry)
-        return [f"{name}={value}" for name, value in found.items()]
+        variables = [f"{name}={value}" for name, value in found.items()]
+        return ["env", "-i", f"--chdir={place}", *variables]
 
     def _value(self, entry):
         source = entry.get("valueFrom", {})
@@ -283,5 +284,5 @@ class Pod(Host):
 
     def _command(self):
         words = [*self.container.get("command", []), *self.container.get("args", [])]
-        start = ["chroot", ".", *self._as_user(), *ENV, *self._environment(), *words]
+        start = ["chroot", ".", *self._as_user(), *self._environment(), *words]
         return f"exec {shlex.join(start)} </dev/null"

@@ -121,6 +121,9 @@ def test_a_shell_in_the_driver_starts_jobs(cluster):
         result = driver.run(LINE.format(count=3))
         assert result.returncode == 0, result.stderr + cluster.output()
         assert result.stdout.count("rank ") == 3
+    # Ranks can write where they start, as programs do with their checkpoints.
+    result = driver.run(LINE.format(count=3).replace("python /data/work.py", "touch checkpoint"))
+    assert result.returncode == 0, result.stderr
     # When the pods are stopped, none of them counts as done.
     for pod in (driver, *workers):
         pod.terminate()
@@ -170,6 +173,19 @@ def test_an_elastic_job_grows_and_a_stopped_worker_leaves_it_in_order(cluster):
     assert driver.wait() == 0, cluster.output()
     # The third worker is told, too, although the driver's hostfile is older than it.
     assert [worker.wait() for worker in workers] == [0, 0, 0], cluster.output()
+
+
+def test_a_driver_that_is_stopped_ends_its_command_and_the_workers_serve_the_next_one(cluster):
+    command = "horovodrun -np 1 -H ddp-ronde-0.ddp-ronde sh -c 'echo started; exec sleep 1000'"
+    cluster = cluster(values(driver={"args": command}, worker={"number": 1}))
+    worker = cluster.start("Job", "ddp-ronde", 0)
+    for _ in range(2):
+        driver = cluster.start("Job", "ddp-ronde-driver")
+        cluster.until(lambda driver=driver: "started" in driver.output())
+        driver.terminate()
+        assert driver.wait() == 143, cluster.output()
+        assert "stopped by signal 15 (SIGTERM)" in driver.output()
+    assert not worker.gone
 
 
 def test_workers_end_some_time_after_a_driver_that_was_killed(cluster):

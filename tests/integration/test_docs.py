@@ -29,7 +29,8 @@ MODULES = {
     "mxnet": ["mxnet"],
     "lightning": ["lightning"],
     "raw": ["raw"],
-    "data": ["data"],
+    "data": ["data", "torch.data", "tensorflow.data.batches", "jax.data"],
+    "spark": ["spark", "spark.task"],
 }
 
 

@@ -397,7 +397,7 @@ def test_missing_names_name_their_replacement():
     for code, words in [
         ("from horovod.runner.common.util.network import BasicService", "unpickles nothing"),
         ("from horovod.runner.elastic.discovery import HostManager", "host_discovery_script"),
-        ("from horovod.spark.common.store import Store", "horovod.spark is not part of Ronde: "),
+        ("from horovod.spark.driver.job_id import next_job_id", "horovod.spark.driver is not part"),
         ("import horovod.nonsense", "No module named 'horovod.nonsense'"),
     ]:
         with pytest.raises(ImportError, match=words):

@@ -123,6 +123,17 @@ fn jobs_run_on_the_standing_agents_that_a_variable_names() {
 }
 
 #[test]
+fn every_host_that_the_variable_names_takes_part() {
+    let site = Site::new();
+    let agents: Vec<Standing> = (0..3).map(|_| site.stand(0, 4)).collect();
+    let addresses: Vec<&str> = agents.iter().map(|agent| agent.address.as_str()).collect();
+    let script = "echo here $HOROVOD_RANK $HOROVOD_CROSS_RANK $HOROVOD_LOCAL_SIZE";
+    let mut lines = site.launch("3", &addresses, &[], script).wait_for("here", 3);
+    lines.sort();
+    assert_eq!(lines, ["0 0 1", "1 1 1", "2 2 1"]);
+}
+
+#[test]
 fn variables_that_belong_to_a_host_keep_its_values() {
     let site = Site::new();
     let agent = site.stand(0, 1);

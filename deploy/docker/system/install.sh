@@ -23,7 +23,7 @@ if taken=$(getent passwd 1000 | cut -d: -f1) && [ -n "$taken" ] && [ "$taken" !=
   userdel --remove "$taken" 2>/dev/null
 fi
 id ronde >/dev/null 2>&1 || useradd --create-home --uid 1000 --user-group --shell /bin/bash ronde
-# No password at all, instead of a locked account, to which sshd would refuse every login.
+# No password at all, instead of a locked account; `sshd` can only do this where it may write.
 usermod --password '*' ronde
 install -d -m 700 -o ronde -g ronde /home/ronde/.ssh
 install -d -m 700 /root/.ssh

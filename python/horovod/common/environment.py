@@ -9,7 +9,7 @@ for child processes, for the user's program and for NCCL, never for another part
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _PARENT = "RONDE_PARENT"
@@ -67,6 +67,28 @@ def allow_dynamic_sets() -> None:
     os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
 
 
+def spark_start_timeout() -> int:
+    """How long to wait for Spark's tasks by default, in seconds."""
+    return int(os.environ.get("HOROVOD_SPARK_START_TIMEOUT") or 600)
+
+
+def for_gpus_of_spark(gpus: Sequence[str], more: Mapping[str, str]) -> dict[str, str]:
+    """Variables for a rank to whose task Spark assigned these GPUs; `more` are its other ones."""
+    choose = {**os.environ, **more}.get("HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX", "0")
+    assigned = ",".join(gpus)
+    visible = {} if choose.lower() in _TRUE else {"CUDA_VISIBLE_DEVICES": assigned}
+    return {_SPARK_GPUS: assigned, **visible}
+
+
+def gpus_of_spark() -> list[str] | None:
+    """The GPUs that Spark assigned to this rank's task; None if this is no rank of such a task."""
+    assigned = os.environ.get(_SPARK_GPUS)
+    return None if assigned is None else assigned.split(",")
+
+
+_SPARK_GPUS = "RONDE_SPARK_GPUS"
+
+
 def set_up_nccl() -> None:
     """Has NCCL connect ranks early, also those that share a GPU, unless the user has decided."""
     os.environ.setdefault("NCCL_RUNTIME_CONNECT", "0")
@@ -85,6 +107,39 @@ def update_place(numbers: dict[str, int]) -> None:
         os.environ[f"HOROVOD_{name}"] = str(number)
         if name in _TORCHS:
             os.environ[_TORCHS[name]] = str(number)
+
+
+def of_place(rank: int, size: int, host: str) -> dict[str, str]:
+    """The place of a rank as variables."""
+    return {"HOROVOD_RANK": str(rank), "HOROVOD_SIZE": str(size), "HOROVOD_HOSTNAME": host}
+
+
+def of_meeting(invitation: str) -> dict[str, str]:
+    """An invitation as variables, for ranks that are told their place by variables."""
+    _, key, addresses = invitation.splitlines()
+    host, _, port = addresses.split()[0].rpartition(":")
+    return {
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": host.strip("[]"),
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "RONDE_RENDEZVOUS": ",".join(addresses.split()),
+        "RONDE_JOB_KEY": key,
+    }
+
+
+_RAY_LOG = "RONDE_RAY_LOG"
+
+
+def for_ray_log(address: str, key: bytes) -> dict[str, str]:
+    """Where a rank finds the actor of its agent: the path of a socket, and its key."""
+    return {_RAY_LOG: f"{key.hex()} {address}"}
+
+
+def ray_log() -> tuple[str, bytes] | None:
+    """What `for_ray_log` set: path and key; None if this rank has no such actor."""
+    key, _, address = os.environ.get(_RAY_LOG, "").partition(" ")
+    return (address, bytes.fromhex(key)) if address else None
 
 
 # PyTorch's names for some of these numbers.

@@ -1,18 +1,15 @@
 """Data loaders: a base class, and a mixin that loads ahead in a thread.
 
-Nothing here depends on a framework, or on what a batch is. The thread ends when the loader is
-closed, and before the interpreter exits; a batch that is being loaded then is waited for, up to a
-limit.
+Nothing here depends on a framework, or on what a batch is.
 """
 
 from __future__ import annotations
 
-import atexit
 import logging
-import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+from horovod.data.load_ahead import EndOfEpoch, LoadAhead
 
 __all__ = [
     "AsyncDataLoaderMixin",
@@ -20,7 +17,6 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger("horovod.data")
-_LAST_BATCH_SECONDS = 5.0
 
 
 class BaseDataLoader:
@@ -95,7 +91,7 @@ class AsyncDataLoaderMixin:
     ) -> None:
         self.async_loader_queue_size = async_loader_queue_size
         self.debug_data_loader = debug_data_loader
-        self._prefetcher: _Prefetcher | None = None
+        self._prefetcher: LoadAhead | None = None
         super().__init__(*args, **kwargs)
 
     def __iter__(self) -> Iterator[Any]:
@@ -104,14 +100,13 @@ class AsyncDataLoaderMixin:
             yield from super().__iter__()  # type: ignore[misc]
             return
         if self._prefetcher is None:
-            epoch: Callable[[], Iterable[Any]] = self._iterate  # type: ignore[attr-defined]
-            self._prefetcher = _Prefetcher(epoch, self.async_loader_queue_size)
+            self._prefetcher = LoadAhead(self._epochs(), self.async_loader_queue_size)
         prefetcher = self._prefetcher
         while True:
             batch = prefetcher.take()
             if self.debug_data_loader:
                 _LOG.warning("took a batch, %d more are loaded", prefetcher.loaded)
-            if not isinstance(batch, _EndOfEpoch):
+            if not isinstance(batch, EndOfEpoch):
                 yield self._process_batch(batch)  # type: ignore[attr-defined]
                 continue
             if batch.error is not None:
@@ -125,67 +120,6 @@ class AsyncDataLoaderMixin:
             self._prefetcher.close()
             self._prefetcher = None
 
-
-class _EndOfEpoch:
-    """Marks the end of an epoch in the queue, with the error if loading failed."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.error = error
-
-
-class _Prefetcher:
-    """The thread that loads, and the queue of batches between it and the consumer."""
-
-    def __init__(self, epoch: Callable[[], Iterable[Any]], room: int) -> None:
-        self._epoch = epoch
-        self._room = room
-        self._ready: deque[Any] = deque()
-        self._closed = False
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._load, name="horovod-data", daemon=True)
-        self._thread.start()
-        # A thread that is in a framework's code while the interpreter exits can crash the process.
-        atexit.register(self.close)
-
-    @property
-    def loaded(self) -> int:
-        """How many batches and ends of epochs are in the queue."""
-        return len(self._ready)
-
-    def take(self) -> Any:
-        """Waits for the next batch or the end of an epoch; closing ends the wait and the epoch."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ready or self._closed)
-            if self._closed:
-                return _EndOfEpoch()
-            self._changed.notify_all()
-            return self._ready.popleft()
-
-    def close(self) -> None:
-        """Ends the thread, and every wait for a batch."""
-        atexit.unregister(self.close)
-        with self._changed:
-            self._closed = True
-            self._ready.clear()
-            self._changed.notify_all()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_LAST_BATCH_SECONDS)
-
-    def _load(self) -> None:
-        try:
-            while not self._closed:
-                for batch in self._epoch():
-                    if not self._put(batch):
-                        return
-                self._put(_EndOfEpoch())
-        except Exception as error:
-            self._put(_EndOfEpoch(error))
-
-    def _put(self, batch: Any) -> bool:
-        """Waits for space in the queue; returns False if it was closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._ready) < self._room or self._closed)
-            if not self._closed:
-                self._ready.append(batch)
-                self._changed.notify_all()
-            return not self._closed
+    def _epochs(self) -> Iterator[Iterable[Any]]:
+        while True:
+            yield self._iterate()  # type: ignore[attr-defined]

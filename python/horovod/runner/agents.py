@@ -113,15 +113,19 @@ class AgentJob:
         _, key, addresses = text.splitlines()
         return Invitation(tuple(addresses.split()), key)
 
-    def wait(self) -> list[Any]:
+    def wait(self, all_results: bool = False) -> list[Any]:
         """Shows the output while the job runs, and returns the results in the order of the ranks.
+
+        Args:
+            all_results: Whether an elastic job returns the results of all ranks that were there at
+                the end, and not only `min_num_proc` (default: False).
 
         Raises:
             RuntimeError: If the job failed, as with `horovod.run`; or what `cancel` was given.
         """
         if self._call is None:
             raise RuntimeError("this job has not been started; call start() first")
-        return finish(self._call, self._wanted)
+        return finish(self._call, self._wanted, all_results)
 
     def cancel(self, error: BaseException) -> None:
         """Ends the job, from any thread; `wait` then raises this error."""

@@ -27,12 +27,13 @@ def pickled(func: Any, args: Any, kwargs: Mapping[str, Any] | None) -> bytes:
     return pickle.dumps((list(sys.path), _cells(), inner))
 
 
-def finish(call: Call, wanted: _HorovodArgs) -> list[Any]:
-    """Waits for a job and returns its results; raises if it failed."""
+def finish(call: Call, wanted: _HorovodArgs, all_results: bool = False) -> list[Any]:
+    """Waits for a job and returns its results, of an elastic one the fewest that it may have."""
     outcome = call.wait()
     if outcome.code != 0:
         raise failure(call, outcome, wanted)
-    processes = call.finishers()[: wanted.fewest()] if wanted.elastic else None
+    count = None if all_results else wanted.fewest()
+    processes = call.finishers()[:count] if wanted.elastic else None
     return _results(call, wanted.fewest(), processes)
 
 

@@ -266,6 +266,15 @@ settings! {
          under `mpirun`, or if the program has already initialized MPI.",
     );
     HOROVOD_MPI_THREADS_DISABLE = setting("0", "1 initializes MPI for one thread only.");
+    HOROVOD_SPARK_START_TIMEOUT = seconds(
+        "600",
+        "How long `horovod.spark.run` waits for Spark's tasks to start, in seconds.",
+    );
+    HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX = setting(
+        "0",
+        "1 lets ranks that tasks of Spark started see all GPUs of their host, not only those that \
+         Spark assigned.",
+    );
     HOROVOD_TIMELINE = setting(
         "",
         "The file that rank 0 writes a timeline to; `DYNAMIC` lets `hvd.start_timeline()` name it.",

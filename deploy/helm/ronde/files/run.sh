@@ -8,7 +8,8 @@ child=
 # The pod is being stopped: the command ends, the workers stay for the driver that comes next.
 stop() {
   stopped=1
-  if [ -n "$child" ]; then kill -TERM -- "-$child" 2>/dev/null; fi
+  # All processes of its session; dash does not know `kill -TERM -- -N`.
+  if [ -n "$child" ]; then kill -s TERM -- "-$child" 2>/dev/null; fi
 }
 trap stop TERM INT
 

@@ -134,6 +134,9 @@ volumes:
 {{- $own := index $values $role -}}
 image: {{ include "ronde.image" . | quote }}
 imagePullPolicy: {{ $own.image.pullPolicy }}
+{{- if not (include "ronde.ssh" $top) }}
+workingDir: {{ $values.home }}
+{{- end }}
 securityContext:
   {{- include "ronde.security" . | nindent 2 }}
 {{- if ne (include "ronde.resources" .) "{}" }}

@@ -1,0 +1,42 @@
+"""The settings that `RayExecutor.create_settings` makes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from horovod.runner.common.util.secret import make_secret_key
+from horovod.runner.common.util.timeout import Timeout
+
+
+@dataclass
+class MiniSettings:
+    """The settings of a job on Ray; `horovod.runner.common.util.settings.Settings` work, too.
+
+    Args:
+        nics: Network interfaces for NCCL (default: it chooses).
+        verbose: 2 or more to print the launcher's steps in an elastic job (default: 1).
+        key: Accepted for compatibility with Horovod; every job makes its own.
+        ssh_port: Accepted for compatibility with Horovod; nothing uses ssh.
+        ssh_identity_file: The same.
+        timeout_s: Seconds in which actors that Ray has placed must start (default: 300).
+        placement_group_timeout_s: Seconds in which Ray must place the workers (default: 100).
+        elastic: Whether the job is elastic (default: False).
+    """
+
+    nics: Collection[str] | None = None
+    verbose: int = 1
+    key: bytes | None = field(default_factory=make_secret_key, repr=False)
+    ssh_port: int | None = None
+    ssh_identity_file: str | None = None
+    timeout_s: int = 300
+    placement_group_timeout_s: int = 100
+    elastic: bool = False
+
+    @property
+    def start_timeout(self) -> Timeout:
+        """A time limit of `timeout_s` that starts now."""
+        return Timeout(
+            self.timeout_s,
+            "Timed out waiting for {activity}; the limit is `timeout_s` of the settings.",
+        )

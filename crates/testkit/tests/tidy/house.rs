@@ -146,7 +146,7 @@ pub(crate) const HOROVOD_NAMES: &[&str] = &[
     "python/horovod/runner/util/",
 ];
 
-/// Each framework and the folders under `python/horovod` that may import it. `_bench` compares our
+/// Each framework and the folders under `python/horovod`, or under `spark` there, that may import it. `_bench` compares our
 /// collectives with torch's own, `_selftest` uses all frameworks, and Lightning builds on torch.
 pub(crate) const FRAMEWORKS: &[(&str, &[&str])] = &[
     ("torch", &["torch", "lightning", "_bench", "_selftest"]),

@@ -210,6 +210,8 @@ pub(crate) fn frameworks_in_their_folders(path: &str, text: &str) -> Vec<Offence
     else {
         return Vec::new();
     };
+    // Estimators have a folder for each framework, too.
+    let inside = inside.strip_prefix("spark/").unwrap_or(inside);
     let folder = inside.split('/').next().unwrap_or_default();
     let mut offences = Vec::new();
     for (line, code) in numbered(text) {

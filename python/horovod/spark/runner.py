@@ -10,8 +10,8 @@ from typing import IO, Any
 from horovod.common import environment
 from horovod.runner.agents import AgentJob
 from horovod.runner.failure import RankFailure
+from horovod.spark.agent_task import agent_task
 from horovod.spark.capacity import is_dynamic, limit
-from horovod.spark.carrier import carrier
 from horovod.spark.cluster import Cluster
 from horovod.spark.conf import ignored
 from horovod.spark.stage import Plan, Stage, StageFailed
@@ -103,7 +103,7 @@ def run(
     )
     _check(cluster, count, env)
     plan = Plan(count, together=not is_dynamic(cluster.setting), patience=_END_SECONDS)
-    return _carry(job, cluster, plan, env, stderr)
+    return _run_agents(job, cluster, plan, env, stderr)
 
 
 def run_elastic(
@@ -189,7 +189,7 @@ def run_elastic(
     _check(cluster, count, env)
     for key in ignored(cluster.setting, cluster.version()):
         warnings.warn(f"this version of Spark ignores {key}; see horovod.spark.conf", stacklevel=2)
-    return _carry(job, cluster, Plan(most, together=False, patience=0), env, stderr)
+    return _run_agents(job, cluster, Plan(most, together=False, patience=0), env, stderr)
 
 
 def _start_timeout(seconds: int | None) -> int:
@@ -212,7 +212,7 @@ def _check(cluster: Cluster, count: int, env: object) -> None:
         most.refuse(count)
 
 
-def _carry(
+def _run_agents(
     job: AgentJob,
     cluster: Cluster,
     plan: Plan,
@@ -223,7 +223,7 @@ def _carry(
     invitation = job.start()
     stage = Stage(
         cluster,
-        carrier(invitation, env or {}),
+        agent_task(invitation, env or {}),
         plan,
         on_failure=job.cancel,
         stderr=stderr,

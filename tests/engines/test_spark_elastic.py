@@ -161,3 +161,13 @@ def test_the_reset_limit_ends_the_job(spark, mark, tmp_path):
         kill_rank(1, mark)
         with pytest.raises(RuntimeError, match="resets during elastic job exceeded limit: 0"):
             job.outcome()
+
+
+@patient
+def test_tasks_that_do_not_start_end_the_job(spark, mark, tmp_path):
+    job = Job(tmp_path, num_proc=5, start_timeout=5, env={MARK: mark})
+    with job, pytest.raises(RuntimeError) as raised:
+        job.outcome()
+    text = str(raised.value)
+    assert text.startswith("Timed out waiting for Spark tasks to start.\nno rank after 5 s\n")
+    assert "Spark could run" in text

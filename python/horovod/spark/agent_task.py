@@ -102,5 +102,4 @@ def _paths() -> dict[str, str]:
 
     sent = os.path.realpath(SparkFiles.getRootDirectory())
     added = [path for path in sys.path if os.path.realpath(path).startswith(sent)]
-    before = os.environ.get("PYTHONPATH")
-    return {"PYTHONPATH": os.pathsep.join([*added, before] if before else added)} if added else {}
+    return environment.with_python_path(added)

@@ -127,7 +127,7 @@ assert "connect" in type(spark).__module__
 results = horovod.spark.run(place, env=env)
 said = ""
 try:
-    horovod.spark.run(place, num_proc=5, start_timeout=4)
+    horovod.spark.run(place, num_proc=5, start_timeout=2)
 except RuntimeError as error:
     said = str(error)
 elastic = horovod.spark.run_elastic(place, num_proc=2, max_num_proc=6, env=env)

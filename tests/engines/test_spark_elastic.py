@@ -165,9 +165,9 @@ def test_the_reset_limit_ends_the_job(spark, mark, tmp_path):
 
 @patient
 def test_tasks_that_do_not_start_end_the_job(spark, mark, tmp_path):
-    job = Job(tmp_path, num_proc=5, start_timeout=5, env={MARK: mark})
+    job = Job(tmp_path, num_proc=5, start_timeout=2, env={MARK: mark})
     with job, pytest.raises(RuntimeError) as raised:
         job.outcome()
     text = str(raised.value)
-    assert text.startswith("Timed out waiting for Spark tasks to start.\nno rank after 5 s\n")
+    assert text.startswith("Timed out waiting for Spark tasks to start.\nno rank after 2 s\n")
     assert "Spark could run" in text

@@ -2,8 +2,9 @@
 
 Start: the time from the call to its results, of a function whose ranks only join, compared with
 `pyspark.ml.torch.distributor.TorchDistributor`, in the same session, in rounds that alternate.
-Recovery: a job of four ranks takes a step every few milliseconds; one of its two executors is
-killed, and comes back. How long the survivors take no step, and how long until four ranks do.
+Recovery: a job of four ranks takes a step every few milliseconds; one of its two executors dies
+with everything in it, and comes back. How long the survivors take no step, and how long until four
+ranks do.
 """
 
 import argparse
@@ -11,7 +12,6 @@ import io
 import json
 import os
 import platform
-import signal
 import statistics
 import sys
 import tempfile
@@ -23,7 +23,7 @@ from figures import save
 from record import RESULTS, processor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/engines"))
-from spark_cluster import SparkCluster, executors
+from spark_cluster import SparkCluster, kill_container
 
 RANKS = 4
 LIMIT_SECONDS = 300
@@ -157,7 +157,7 @@ def kill_one(session, folder):
     """Kills an executor while all ranks take steps; seconds without a step, and until all do."""
     wait_for(lambda: taken(folder)[-100:], lambda steps: all_ranks(steps, 100))
     killed = time.monotonic()
-    os.kill(executors(session)[0], signal.SIGKILL)
+    kill_container(session)
     steps = wait_for(
         lambda: [step for step in taken(folder) if step[0] > killed - 1],
         lambda steps: any(size < RANKS for _, size in steps) and all_ranks(steps[-20:], 20),
@@ -200,7 +200,7 @@ def table(start, recovery):
         "| --- | --- |",
     ]
     rows = {f"start: {name}": each for name, each in start.items()}
-    rows.update({f"an executor is killed: {name}": each for name, each in recovery.items()})
+    rows.update({f"an executor dies: {name}": each for name, each in recovery.items()})
     for name, each in rows.items():
         spread = f"{min(each):.2f} to {max(each):.2f}, {len(each)} rounds"
         lines.append(f"| {name} | {statistics.median(each):.2f} ({spread}) |")

@@ -135,3 +135,23 @@ def executors(session):
             if b"org.apache.spark.executor.CoarseGrainedExecutorBackend" in words and app in words:
                 found.append(int(folder.name))
     return sorted(found)
+
+
+def family(pid):
+    """A process and all its descendants: what dies with a container."""
+    children = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            children.setdefault(int(parent), []).append(int(folder.name))
+    found = [pid]
+    for each in found:
+        found += children.get(each, [])
+    return found
+
+
+def kill_container(session):
+    """Kills an executor, its tasks and their ranks, all at once."""
+    for pid in family(executors(session)[0]):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

@@ -127,21 +127,23 @@ assert "connect" in type(spark).__module__
 results = horovod.spark.run(place, env=env)
 said = ""
 try:
-    horovod.spark.run(place, num_proc=5, start_timeout=4)
+    horovod.spark.run(place, num_proc=5, start_timeout=2)
 except RuntimeError as error:
     said = str(error)
-print("JSON", json.dumps([results, said]), flush=True)
+elastic = horovod.spark.run_elastic(place, num_proc=2, max_num_proc=6, env=env)
+print("JSON", json.dumps([results, said, len(elastic)]), flush=True)
 spark.stop()
 """
 
 
 @patient
 @driven(CONNECT, "spark.api.mode=connect")
-def test_a_job_runs_over_spark_connect(driver):
-    results, said = driver.result()
+def test_jobs_run_over_spark_connect(driver):
+    results, said, elastic = driver.result()
     assert results == [[rank, 4, None] for rank in range(4)]
     assert "[3]<stdout>:rank 3" in driver.output()
     assert said.startswith("Timed out waiting for Spark tasks to start."), said
+    assert elastic == 2
 
 
 KILLED = "horovod.spark.run(stay, num_proc=4, env=env)"

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from jobs import MARK, environments, until
-from spark_cluster import executors
+from spark_cluster import kill_container
 
 import horovod.spark
 from horovod.spark import conf
@@ -120,12 +120,12 @@ def kill_rank(number, mark):
 
 
 @patient
-def test_a_killed_executor_comes_back_with_new_ranks_and_the_survivors_go_on(spark, mark, tmp_path):
+def test_an_executor_dies_and_comes_back_while_the_others_go_on(spark, mark, tmp_path):
     with Job(tmp_path, num_proc=4, min_num_proc=2, env={MARK: mark}) as job:
         job.hear("size 4 at rank 3")
-        os.kill(executors(spark)[0], signal.SIGKILL)
+        kill_container(spark)
         # Spark may restart the two tasks one after the other.
-        job.hear("size 2 at rank 1")
+        job.hear("lost ", "size 2 at rank 1")
         until(
             lambda: job.output.getvalue().count("size 4 at rank 3") > 1,
             LIMIT_SECONDS,
@@ -161,3 +161,13 @@ def test_the_reset_limit_ends_the_job(spark, mark, tmp_path):
         kill_rank(1, mark)
         with pytest.raises(RuntimeError, match="resets during elastic job exceeded limit: 0"):
             job.outcome()
+
+
+@patient
+def test_tasks_that_do_not_start_end_the_job(spark, mark, tmp_path):
+    job = Job(tmp_path, num_proc=5, start_timeout=2, env={MARK: mark})
+    with job, pytest.raises(RuntimeError) as raised:
+        job.outcome()
+    text = str(raised.value)
+    assert text.startswith("Timed out waiting for Spark tasks to start.\nno rank after 2 s\n")
+    assert "Spark could run" in text

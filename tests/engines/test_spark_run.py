@@ -12,6 +12,7 @@ from spark_cluster import executors
 
 import horovod
 import horovod.spark
+from horovod.spark import stage
 
 # On a busy machine, an executor takes a minute to come back.
 LIMIT_SECONDS = 240
@@ -132,10 +133,11 @@ def test_a_function_that_cannot_be_pickled_is_refused_before_spark_starts_anythi
     assert spark.sparkContext.statusTracker().getJobIdsForGroup(None) == before
 
 
-def test_too_few_slots_are_named_before_and_after_the_wait(spark):
+def test_too_few_slots_are_named_before_and_after_the_wait(spark, monkeypatch):
+    monkeypatch.setattr(stage, "_SAY_SECONDS", 0.0)
     said = io.StringIO()
     with pytest.raises(RuntimeError) as raised:
-        horovod.spark.run(place, args=("",), num_proc=5, start_timeout=8, stderr=said)
+        horovod.spark.run(place, args=("",), num_proc=5, start_timeout=3, stderr=said)
     text = str(raised.value)
     assert text.startswith("Timed out waiting for Spark tasks to start.")
     assert "Spark could run 4 of 5 tasks now" in text and "ask for fewer ranks" in text

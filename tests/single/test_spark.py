@@ -10,8 +10,8 @@ import horovod
 from horovod.common import environment
 from horovod.runner.agents import Invitation
 from horovod.spark import conf
+from horovod.spark.agent_task import agent_task
 from horovod.spark.capacity import is_dynamic, limit
-from horovod.spark.carrier import carrier
 from horovod.spark.stage import gist
 from horovod.spark.task import get_available_devices
 
@@ -33,7 +33,7 @@ except RuntimeError as error:
 
 
 def test_an_executor_without_ronde_says_so():
-    task = carrier(Invitation(("10.0.0.1:4000",), "secret"), {})
+    task = agent_task(Invitation(("10.0.0.1:4000",), "secret"), {})
     assert "secret" not in repr(task)
     said = subprocess.run(
         [sys.executable, "-c", ON_AN_EXECUTOR],
@@ -135,8 +135,8 @@ def test_a_rank_sees_the_gpus_of_its_task(monkeypatch):
 CLASSIC = """An error occurred while calling o56.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 2 failed.
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
-  File "carrier.py", line 56, in task
-    carry(addresses, key, more)
+  File "agent_task.py", line 56, in task
+    offer_slot(addresses, key, more)
 RuntimeError: the agent failed with code 2:
 error: no job accepted this agent
 

@@ -80,6 +80,13 @@ def for_gpus_of_spark(gpus: Sequence[str], more: Mapping[str, str]) -> dict[str,
     return {_SPARK_GPUS: assigned, **visible}
 
 
+def with_python_path(folders: Sequence[str]) -> dict[str, str]:
+    """PYTHONPATH with these folders first, for a child process; nothing if there are none."""
+    before = os.environ.get("PYTHONPATH")
+    paths = [*folders, before] if before else folders
+    return {"PYTHONPATH": os.pathsep.join(paths)} if folders else {}
+
+
 def gpus_of_spark() -> list[str] | None:
     """The GPUs that Spark assigned to this rank's task; None if this is no rank of such a task."""
     assigned = os.environ.get(_SPARK_GPUS)

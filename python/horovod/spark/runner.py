@@ -10,23 +10,18 @@ from typing import IO, Any
 from horovod.common import environment
 from horovod.runner.agents import AgentJob
 from horovod.runner.failure import RankFailure
+from horovod.spark.agent_task import agent_task
 from horovod.spark.capacity import is_dynamic, limit
-from horovod.spark.carrier import carrier
 from horovod.spark.cluster import Cluster
 from horovod.spark.conf import ignored
+from horovod.spark.failures import Failures, NotStarted
 from horovod.spark.stage import Plan, Stage, StageFailed
 
 __all__ = ["run", "run_elastic"]
 
 _COOLDOWN = (1, 60)
-_TOO_FEW = " connected within "
-_REASON_SECONDS, _END_SECONDS = 3.0, 2.0
-_MORE_ROOM = (
-    "ask for fewer ranks, give the application more cores, or wait longer with start_timeout"
-)
-_LOOK_AT_TASKS = (
-    "see in Spark's UI whether the tasks run, and on their executors why they cannot connect"
-)
+# How long tasks may take to end by themselves once their job is over.
+_END_SECONDS = 2.0
 
 
 def run(
@@ -88,22 +83,25 @@ def run(
         warnings.warn("extra_mpi_args has no effect: no MPI is involved", stacklevel=2)
     cluster = Cluster.active()
     count = cluster.parallelism() if num_proc is None else num_proc
-    job = AgentJob(
-        fn,
-        args,
-        kwargs,
-        agents=count,
-        start_timeout=_start_timeout(start_timeout),
-        nics=nics,
-        verbose=verbose > 1,
-        prefix_output_with_timestamp=prefix_output_with_timestamp,
-        executable=executable,
-        stdout=stdout,
-        stderr=stderr,
-    )
+    start_timeout = _start_timeout(start_timeout)
     _check(cluster, count, env)
-    plan = Plan(count, together=not is_dynamic(cluster.setting), patience=_END_SECONDS)
-    return _carry(job, cluster, plan, env, stderr)
+    with Failures(start_timeout) as failures:
+        job = AgentJob(
+            fn,
+            args,
+            kwargs,
+            agents=count,
+            start_timeout=start_timeout,
+            nics=nics,
+            verbose=verbose > 1,
+            prefix_output_with_timestamp=prefix_output_with_timestamp,
+            event_log=failures.event_log,
+            executable=executable,
+            stdout=stdout,
+            stderr=stderr,
+        )
+        plan = Plan(count, together=not is_dynamic(cluster.setting), patience=_END_SECONDS)
+        return _run_agents(job, cluster, plan, failures, env, stderr)
 
 
 def run_elastic(
@@ -168,28 +166,34 @@ def run_elastic(
     if count is None:
         count = max(min_num_proc or 1, min(cluster.parallelism(), max_num_proc or sys.maxsize))
     least, most = min_num_proc or count, max_num_proc or count
-    job = AgentJob(
-        fn,
-        args,
-        kwargs,
-        agents=count,
-        min_num_proc=least,
-        max_num_proc=most,
-        reset_limit=reset_limit,
-        elastic_timeout=elastic_timeout,
-        # A rank that dies is started again by its agent; Spark restarts tasks that die.
-        cooldown_range=_COOLDOWN,
-        start_timeout=_start_timeout(start_timeout),
-        nics=nics,
-        verbose=verbose > 1,
-        prefix_output_with_timestamp=prefix_output_with_timestamp,
-        stdout=stdout,
-        stderr=stderr,
-    )
+    start_timeout = _start_timeout(start_timeout)
     _check(cluster, count, env)
-    for key in ignored(cluster.setting, cluster.version()):
-        warnings.warn(f"this version of Spark ignores {key}; see horovod.spark.conf", stacklevel=2)
-    return _carry(job, cluster, Plan(most, together=False, patience=0), env, stderr)
+    with Failures(start_timeout) as failures:
+        job = AgentJob(
+            fn,
+            args,
+            kwargs,
+            agents=count,
+            min_num_proc=least,
+            max_num_proc=most,
+            reset_limit=reset_limit,
+            elastic_timeout=elastic_timeout,
+            # A rank that dies is started again by its agent; Spark restarts tasks that die.
+            cooldown_range=_COOLDOWN,
+            start_timeout=start_timeout,
+            nics=nics,
+            verbose=verbose > 1,
+            prefix_output_with_timestamp=prefix_output_with_timestamp,
+            event_log=failures.event_log,
+            stdout=stdout,
+            stderr=stderr,
+        )
+        for key in ignored(cluster.setting, cluster.version()):
+            warnings.warn(
+                f"this version of Spark ignores {key}; see horovod.spark.conf", stacklevel=2
+            )
+        plan = Plan(most, together=False, patience=0)
+        return _run_agents(job, cluster, plan, failures, env, stderr)
 
 
 def _start_timeout(seconds: int | None) -> int:
@@ -206,16 +210,17 @@ def _renamed(old: str, old_value: int | None, new: str, value: int | None) -> in
 def _check(cluster: Cluster, count: int, env: object) -> None:
     """Refuses what cannot work, before anything starts."""
     if env is not None and not isinstance(env, dict):
-        raise ValueError(f"env argument must be a dict, not {type(env)}: {env}")
+        raise ValueError(f"env argument must be a dict, not {type(env)}: pass dict(env)")
     most = limit(cluster.setting)
     if most is not None:
         most.refuse(count)
 
 
-def _carry(
+def _run_agents(
     job: AgentJob,
     cluster: Cluster,
     plan: Plan,
+    failures: Failures,
     env: Mapping[str, str] | None,
     stderr: IO[str] | None,
 ) -> list[Any]:
@@ -223,30 +228,18 @@ def _carry(
     invitation = job.start()
     stage = Stage(
         cluster,
-        carrier(invitation, env or {}),
+        agent_task(invitation, env or {}),
         plan,
         on_failure=job.cancel,
         stderr=stderr,
     )
     stage.start()
+    failures.watch(job, stage)
     try:
         return job.wait()
-    except (RankFailure, StageFailed):
+    except (RankFailure, StageFailed, NotStarted):
         raise
     except RuntimeError as error:
-        raise _explained(error, stage) from error
+        raise failures.explained(error, stage) from error
     finally:
         stage.end()
-
-
-def _explained(error: RuntimeError, stage: Stage) -> RuntimeError:
-    """The failure of a job, with what Spark knows about it."""
-    text = str(error)
-    reason = stage.reason(0 if _TOO_FEW in text else _REASON_SECONDS)
-    if _TOO_FEW not in text:
-        return RuntimeError(f"{text}\nSpark says: {reason}" if reason else text)
-    room = stage.room()
-    counted = text.split("error: ")[-1].split("\n")[0]
-    said = "; ".join(filter(None, [counted, reason or room]))
-    advice = _MORE_ROOM if room else _LOOK_AT_TASKS
-    return RuntimeError(f"Timed out waiting for Spark tasks to start. {said}\nhint: {advice}")

@@ -21,7 +21,7 @@ _FAILED = "Spark job has failed, see the error above."
 
 _NUMBERS = itertools.count()
 # The launcher knows better why a rank was lost than Spark does, and says so within seconds.
-_LAUNCHER_SECONDS = 5.0
+_LAUNCHER_SECONDS = 3.0
 # When to say that Spark has no room yet, how often to look, and how long cancelling may take.
 _SAY_SECONDS, _LOOK_SECONDS, _CANCEL_SECONDS = 3.0, 0.1, 30.0
 _TRACEBACK = "Traceback (most recent call last):"
@@ -105,9 +105,7 @@ class Stage:
                 self._cluster.run_tasks(self._task, plan.tasks, plan.together, self.label)
         except BaseException as error:
             self._failure = error
-            # Tasks do not raise because a rank failed.
-            patience = 0 if _TRACEBACK in str(error) else _LAUNCHER_SECONDS
-            if not self._over.wait(patience):
+            if not self._over.wait(_LAUNCHER_SECONDS):
                 failed = StageFailed(f"{_FAILED}\n{gist(str(error))}")
                 failed.__cause__ = error
                 self._on_failure(failed)

@@ -1,7 +1,7 @@
 """What a Spark task does: it carries one agent of a job, with one slot.
 
-The driver makes the task with `carrier`; `carry` runs on the executor. The key of the job is part
-of the task, so it travels as Spark's own tasks do and is in no argument list and no log.
+The driver makes the task with `agent_task`; `offer_slot` runs on the executor. The key of the job
+is part of the task, so it travels as Spark's own tasks do and is in no argument list and no log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from horovod.spark.task import assigned_gpus
 _CONNECT_SECONDS = 60.0
 
 
-def carrier(invitation: Invitation, env: Mapping[str, str]) -> Task:
+def agent_task(invitation: Invitation, env: Mapping[str, str]) -> Task:
     """The task: it needs nothing of this package until it runs, so that it can say what is missing.
 
     Args:
@@ -51,15 +51,15 @@ def carrier(invitation: Invitation, env: Mapping[str, str]) -> Task:
                 f"Ronde is {found} for {where}, and {wanted} on the driver; "
                 "install the same version on both"
             )
-        from horovod.spark.carrier import carry
+        from horovod.spark.agent_task import offer_slot
 
-        carry(addresses, key, more)
+        offer_slot(addresses, key, more)
         yield from ()
 
     return task
 
 
-def carry(addresses: tuple[str, ...], key: str, env: Mapping[str, str]) -> None:
+def offer_slot(addresses: tuple[str, ...], key: str, env: Mapping[str, str]) -> None:
     """Offers one slot to the job and returns when the job is over."""
     agent = Agent(
         Invitation(addresses, key),
@@ -102,5 +102,4 @@ def _paths() -> dict[str, str]:
 
     sent = os.path.realpath(SparkFiles.getRootDirectory())
     added = [path for path in sys.path if os.path.realpath(path).startswith(sent)]
-    before = os.environ.get("PYTHONPATH")
-    return {"PYTHONPATH": os.pathsep.join([*added, before] if before else added)} if added else {}
+    return environment.with_python_path(added)

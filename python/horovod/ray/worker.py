@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,28 +11,12 @@ import ray
 
 from horovod import _native
 from horovod.common import environment
-from horovod.common.rendezvous import open_rendezvous, use_rendezvous
-from horovod.ray import ray_logger
+from horovod.common.rendezvous import open_rendezvous
+from horovod.ray import places, ray_logger
+from horovod.ray.places import Assignment, Where
 from horovod.runner.failure import describe
 
 __all__ = ["BaseHorovodWorker"]
-
-
-class Where(NamedTuple):
-    """Where an actor runs."""
-
-    hostname: str
-    node_id: str
-    gpus: list[str]
-
-
-class Place(NamedTuple):
-    """Its place in the world."""
-
-    rank: int
-    size: int
-    host: str
-    """The identity of its host: ranks of a Ray node share a host."""
 
 
 class Answer(NamedTuple):
@@ -61,8 +44,7 @@ class BaseHorovodWorker:
 
     def node_id(self) -> str:
         """Return the id of its Ray node."""
-        found: str = ray.get_runtime_context().get_node_id()
-        return found
+        return places.here().node_id
 
     def hostname(self) -> str:
         """Return the name of its machine."""
@@ -70,11 +52,11 @@ class BaseHorovodWorker:
 
     def get_gpu_ids(self) -> list[str]:
         """Return the GPUs that Ray has assigned to it."""
-        return [str(each) for each in ray.get_gpu_ids()]
+        return places.here().gpus
 
     def where(self) -> Where:
         """Return where it runs."""
-        return Where(self.hostname(), self.node_id(), self.get_gpu_ids())
+        return places.here()
 
     def update_env_vars(self, env_vars: Mapping[str, Any]) -> None:
         """Set variables in its environment.
@@ -107,22 +89,15 @@ class BaseHorovodWorker:
         """
         return open_rendezvous(size)
 
-    def join(
-        self, invitation: str, place: Place, variables: Mapping[str, Any], path: Sequence[str]
-    ) -> None:
+    def join(self, invitation: str, assignment: Assignment) -> None:
         """Take a place in the world, for the next `hvd.init()`.
 
         Args:
             invitation: What `open_meeting` returned on rank 0.
-            place: The place.
-            variables: Variables for its environment.
-            path: Where the caller finds modules.
+            assignment: The place, and what belongs to it.
         """
-        sys.path.extend(folder for folder in path if folder not in sys.path)
-        self._who = f"rank {place.rank} ({place.host})"
-        self.update_env_vars(environment.of_place(*place))
-        self.update_env_vars({**environment.of_meeting(invitation), **variables})
-        use_rendezvous(invitation, *place)
+        self._who = f"rank {assignment.place.rank} ({assignment.place.host})"
+        places.take(invitation, assignment)
 
     def start_executable(
         self,

@@ -30,7 +30,7 @@ def train(config):
             raise KeyError("missing")
         os.kill(os.getpid(), signal.SIGKILL)
     total = float(hvd.allreduce(np.ones(1), op=hvd.Sum)[0])
-    ray.train.report({"total": total, "rank": hvd.rank(), "host": os.environ["HOROVOD_HOSTNAME"]})
+    Path(config["folder"], f"rank-{hvd.rank()}").write_text(str(total))
 
 
 @pytest.fixture
@@ -46,40 +46,57 @@ def run_config(ray_cluster, tmp_path):
     ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
-def test_workers_are_ranks_again_after_one_was_killed(run_config, tmp_path):
+def scaling():
     from ray.train import ScalingConfig
+
+    return ScalingConfig(num_workers=2)
+
+
+def totals(folder):
+    return [(folder / f"rank-{rank}").read_text() for rank in range(2)]
+
+
+def test_horovod_trainer_has_its_old_signature(run_config, tmp_path):
+    from horovod.ray.train import HorovodConfig, HorovodTrainer
+
+    HorovodTrainer(
+        train,
+        train_loop_config={"folder": str(tmp_path), "fails": None},
+        horovod_config=HorovodConfig(timeout_s=60),
+        scaling_config=scaling(),
+        run_config=run_config(),
+    ).fit()
+    assert totals(tmp_path) == ["2.0", "2.0"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fails", ["kill", "raise"])
+def test_workers_are_ranks_again_after_a_restart(run_config, tmp_path, fails):
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
     from horovod.ray.train import RondeConfig
 
-    trainer = DataParallelTrainer(
+    DataParallelTrainer(
         train,
-        train_loop_config={"folder": str(tmp_path), "fails": "kill"},
+        train_loop_config={"folder": str(tmp_path), "fails": fails},
         backend_config=RondeConfig(),
-        scaling_config=ScalingConfig(num_workers=2),
+        scaling_config=scaling(),
         run_config=run_config(failures=1),
+    ).fit()
+    assert (tmp_path / "first").exists() and totals(tmp_path) == ["2.0", "2.0"]
+
+
+@pytest.mark.long
+def test_what_a_worker_raised_ends_the_training(run_config, tmp_path):
+    from ray.train import TrainingFailedError
+
+    from horovod.ray.train import HorovodTrainer
+
+    trainer = HorovodTrainer(
+        train,
+        train_loop_config={"folder": str(tmp_path), "fails": "raise"},
+        scaling_config=scaling(),
+        run_config=run_config(),
     )
-    result = trainer.fit()
-    assert (tmp_path / "first").exists()
-    assert (result.metrics["total"], result.metrics["rank"]) == (2.0, 0)
-
-
-def test_horovod_trainer_has_its_old_signature_and_raises_what_a_worker_raised(
-    run_config, tmp_path
-):
-    from ray.train import ScalingConfig
-
-    from horovod.ray.train import HorovodConfig, HorovodTrainer
-
-    def fit(fails):
-        return HorovodTrainer(
-            train,
-            train_loop_config={"folder": str(tmp_path), "fails": fails},
-            horovod_config=HorovodConfig(timeout_s=60),
-            scaling_config=ScalingConfig(num_workers=2, placement_strategy="SPREAD"),
-            run_config=run_config(),
-        ).fit()
-
-    with pytest.raises(Exception, match="missing"):
-        fit("raise")
-    assert fit("raise").metrics["total"] == 2.0
+    with pytest.raises(TrainingFailedError, match="KeyError: 'missing'"):
+        trainer.fit()

@@ -18,13 +18,12 @@ from ray.util.queue import Queue
 
 from horovod.ray.adapter import Adapter, BaseParams, Callback
 from horovod.ray.carrier import Load, Site
-from horovod.ray.discovery import RayHostDiscovery, TestDiscovery
+from horovod.ray.discovery import RayHostDiscovery
+from horovod.ray.discovery import TestDiscovery as TestDiscovery
 from horovod.ray.fleet import Fleet, Wanted
 from horovod.ray.nodes import alive, shortage
 from horovod.ray.outcome import drain
 from horovod.runner.agents import AgentJob
-
-__all__ = ["ElasticAdapter", "ElasticParams", "RayHostDiscovery", "TestDiscovery"]
 
 _TURN_SECONDS = 0.2
 

@@ -79,15 +79,16 @@ class RondeConfig(BackendConfig):
 class HorovodConfig(RondeConfig):
     """The configuration of `HorovodTrainer`, with the fields that it had in Ray.
 
+    Only `nics` has an effect.
+
     Args:
-        nics: Network interfaces for NCCL (default: it chooses).
-        verbose: Accepted for compatibility, as all that follow.
-        key: Every world makes its own key.
-        ssh_port: Nothing uses ssh.
-        ssh_identity_file: The same.
-        ssh_str: The same; it is never written to a file.
-        timeout_s: Ray Train limits how long workers may take to start.
-        placement_group_timeout_s: The same.
+        verbose: Accepted for compatibility, as all that follow (default: 1).
+        key: Every world makes its own key (default: None).
+        ssh_port: Nothing uses ssh (default: None).
+        ssh_identity_file: The same (default: None).
+        ssh_str: The same; it is never written to a file (default: None).
+        timeout_s: Ray Train limits how long workers may take to start (default: 300).
+        placement_group_timeout_s: The same (default: 100).
     """
 
     verbose: int = 1
@@ -144,7 +145,7 @@ class HorovodTrainer(DataParallelTrainer):
         run_config: Storage, failures and the like (default: None).
         datasets: Datasets of Ray Data by name (default: None).
         metadata: Accepted where this version of Ray Train accepts it (default: None).
-        resume_from_checkpoint: The same.
+        resume_from_checkpoint: The same (default: None).
     """
 
     def __init__(

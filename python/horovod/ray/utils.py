@@ -7,9 +7,7 @@ from typing import Any
 
 import ray
 
-from horovod.ray.places import nics_to_env_var
-
-__all__ = ["detect_nics", "map_blocking", "nics_to_env_var"]
+from horovod.ray.places import nics_to_env_var as nics_to_env_var
 
 
 def map_blocking(fn: Callable[[Any], Any], collection: Iterable[Any]) -> list[Any]:

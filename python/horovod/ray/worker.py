@@ -43,19 +43,35 @@ class BaseHorovodWorker:
         self.update_env_vars(environment.of_place(world_rank, world_size, socket.gethostname()))
 
     def node_id(self) -> str:
-        """Return the id of its Ray node."""
+        """Return the id of its Ray node.
+
+        Returns:
+            The id, in hexadecimal digits.
+        """
         return places.here().node_id
 
     def hostname(self) -> str:
-        """Return the name of its machine."""
+        """Return the name of its machine.
+
+        Returns:
+            The host name.
+        """
         return socket.gethostname()
 
     def get_gpu_ids(self) -> list[str]:
-        """Return the GPUs that Ray has assigned to it."""
+        """Return the GPUs that Ray has assigned to it.
+
+        Returns:
+            Their ids, as text.
+        """
         return places.here().gpus
 
     def where(self) -> Where:
-        """Return where it runs."""
+        """Return where it runs.
+
+        Returns:
+            Its machine, node and GPUs.
+        """
         return places.here()
 
     def update_env_vars(self, env_vars: Mapping[str, Any]) -> None:
@@ -67,7 +83,11 @@ class BaseHorovodWorker:
         os.environ.update({name: str(value) for name, value in env_vars.items()})
 
     def env_vars(self) -> dict[str, str]:
-        """Return its environment."""
+        """Return its environment.
+
+        Returns:
+            Values by name.
+        """
         return dict(os.environ)
 
     def set_queue(self, queue: Any) -> None:

@@ -21,7 +21,7 @@ class ElasticRaySettings(MiniSettings):
     """What `ElasticRayExecutor.create_settings` makes.
 
     Args:
-        elastic: Always True.
+        elastic: Always True (default: True).
         min_num_proc: Smallest number of ranks (default: 1).
         max_num_proc: Largest number of ranks (default: None, the room that the cluster has).
         reset_limit: How often a new world may form (default: no limit).

@@ -9,13 +9,15 @@ from typing import Any
 
 import ray
 from ray.util.placement_group import get_current_placement_group
-from ray.util.queue import Queue
 
 from horovod.ray.adapter import Adapter, BaseParams, Callback
-from horovod.ray.outcome import drain, gather
+from horovod.ray.outcome import drain, gather, log_queue
 from horovod.ray.places import Where, assign
 from horovod.ray.strategy import BaseStrategy, ColocatedStrategy, PGStrategy
 from horovod.ray.utils import detect_nics, map_blocking
+
+# The settings that limit together how long workers may take to start.
+_LIMITS = ("placement_group_timeout_s", "timeout_s")
 
 
 @dataclass
@@ -135,7 +137,7 @@ class StaticAdapter(Adapter):
     ) -> list[Any]:
         workers = self._running()
         packed = [ray.put(args)]
-        queue = Queue(actor_options={"num_cpus": 0}) if callbacks else None
+        queue = log_queue() if callbacks else None
         for worker in workers if queue is not None else ():
             worker.set_queue.remote(queue)
         refs = [worker.attempt.remote(method, packed) for worker in workers]
@@ -153,14 +155,14 @@ class StaticAdapter(Adapter):
 
     def _introduce(self, more: Mapping[str, Any]) -> None:
         """Numbers the actors, node by node, and gives each its place."""
-        limit = self.settings.timeout_s if hasattr(self.settings, "timeout_s") else 100
+        limit = sum(getattr(self.settings, name, 100) for name in _LIMITS)
         refs = [worker.where.remote() for worker in self.workers]
         ready, late = ray.wait(refs, num_returns=len(refs), timeout=limit)
         found: dict[Any, Where] = dict(zip(ready, ray.get(ready)))
         if late:
             raise TimeoutError(
                 f"{len(late)} of {len(refs)} workers have not started within {limit} s "
-                "(`timeout_s` of the settings); `ray status` shows what uses their resources"
+                f"({' and '.join(_LIMITS)}); `ray status` shows what uses their resources"
             )
         first = {found[ref].node_id: number for number, ref in reversed([*enumerate(refs)])}
         pairs = sorted(zip(self.workers, refs), key=lambda pair: first[found[pair[1]].node_id])

@@ -76,7 +76,8 @@ class RayExecutor:
         """Make settings.
 
         Args:
-            timeout_s: Seconds in which actors that Ray has placed must start (default: 30).
+            timeout_s: Seconds that workers may take to start, on top of `placement_group_timeout_s`
+                (default: 30).
             ssh_identity_file: Accepted for compatibility with Horovod; nothing uses ssh (default:
                 None).
             ssh_str: The same; it is never written to a file (default: None).

@@ -20,7 +20,7 @@ class MiniSettings:
             which means a new one).
         ssh_port: Accepted for compatibility with Horovod; nothing uses ssh (default: None).
         ssh_identity_file: The same (default: None).
-        timeout_s: Seconds in which actors that Ray has placed must start (default: 300).
+        timeout_s: Seconds that workers may take to start, on top of the next (default: 300).
         placement_group_timeout_s: Seconds in which Ray must place the workers (default: 100).
         elastic: Whether the job is elastic (default: False).
     """

@@ -11,6 +11,7 @@ import ray
 
 from horovod import _native
 from horovod.common import environment
+from horovod.common.basics import _basics
 from horovod.common.rendezvous import open_rendezvous
 from horovod.ray import places, ray_logger
 from horovod.ray.places import Assignment, Where
@@ -186,3 +187,4 @@ def _release_the_others(error: Exception) -> None:
     """Leaves the world: the actor lives on, but the others must not wait for this rank."""
     if _native.is_initialized():
         _native.shutdown(f"{type(error).__name__}: {error}")
+        _basics.shutdown()

@@ -163,9 +163,9 @@ def _node_at(address: str) -> str | None:
 
 
 def _report(slot: Slot, error: object) -> None:
-    first = str(error).strip().splitlines()
+    why, *_ = [*f"{error}".strip().splitlines(), "no reason is known"]
     print(
-        f"ronde: lost Ray actor {slot.number}: {first[0] if first else error}; asking for another",
+        f"ronde: lost Ray actor {slot.number}: {why}; asking for another",
         file=sys.stderr,
         flush=True,
     )

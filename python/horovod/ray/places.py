@@ -5,7 +5,6 @@ Ranks of one Ray node share a host, whether or not the machine has other nodes.
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -79,7 +78,7 @@ def take(invitation: str, assignment: Assignment) -> None:
     """Takes a place, for the next `hvd.init()` of this process."""
     missing = [folder for folder in assignment.path if folder not in sys.path]
     sys.path.extend(missing)
-    os.environ.update({**environment.of_meeting(invitation), **assignment.variables})
+    environment.update({**environment.of_meeting(invitation), **assignment.variables})
     use_rendezvous(invitation, *assignment.place)
 
 

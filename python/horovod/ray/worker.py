@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -81,7 +80,7 @@ class BaseHorovodWorker:
         Args:
             env_vars: Values by name; they become text.
         """
-        os.environ.update({name: str(value) for name, value in env_vars.items()})
+        environment.update(env_vars)
 
     def env_vars(self) -> dict[str, str]:
         """Return its environment.
@@ -89,7 +88,7 @@ class BaseHorovodWorker:
         Returns:
             Values by name.
         """
-        return dict(os.environ)
+        return environment.everything()
 
     def set_queue(self, queue: Any) -> None:
         """Set where `ray_logger.log` puts values.

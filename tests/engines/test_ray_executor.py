@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from jobs import until
 
+from horovod import _native
+
 pytest.importorskip("ray")
 
 SETTINGS = {"timeout_s": 120, "placement_group_timeout_s": 60}
@@ -233,7 +235,7 @@ executor.run(stay)
 """
 
 
-@pytest.mark.parametrize("kind", ["fixed", "elastic"])
+@pytest.mark.parametrize("kind", ["fixed", pytest.param("elastic", marks=pytest.mark.long)])
 def test_ranks_end_with_the_driver(ray_cluster, tmp_path, kind):
     words = [
         ray_cluster.cluster.address,
@@ -273,39 +275,34 @@ def fail():
     raise KeyError("missing")
 
 ray.init(address=sys.argv[1], log_to_driver=False)
-for options in ({"num_workers": 2}, {"min_workers": 2, "max_workers": 2}):
-    executor = RayExecutor(RayExecutor.create_settings(120), **options)
-    executor.start()
-    heard = []
-    print(executor.run(total, args=[5], callbacks=[heard.append]), sorted(heard), flush=True)
-    try:
-        executor.run(fail)
-    except KeyError as error:
-        print("raised on rank" in str(error.__notes__), flush=True)
-    executor.shutdown()
+kind = {"fixed": {"num_workers": 2}, "elastic": {"min_workers": 2, "max_workers": 2}}
+executor = RayExecutor(RayExecutor.create_settings(120), **kind[sys.argv[2]])
+executor.start()
+heard = []
+print(executor.run(total, args=[5], callbacks=[heard.append]), sorted(heard), flush=True)
+try:
+    executor.run(fail)
+except KeyError as error:
+    print("raised on rank" in str(error.__notes__), flush=True)
+executor.shutdown()
 """
 
 
 @pytest.mark.long
-def test_fixed_and_elastic_jobs_run_through_ray_client(ray_cluster):
-    port = free_port()
+@pytest.mark.parametrize("kind", ["fixed", "elastic"])
+def test_jobs_run_through_ray_client(ray_cluster, kind):
+    port = _native.free_port()
     command = [sys.executable, "-m", "ray.util.client.server", "--host", "127.0.0.1"]
     command += ["--port", str(port), "--address", ray_cluster.cluster.address]
     server = subprocess.Popen(command)
     try:
-        words = [sys.executable, "-c", CLIENT, f"ray://127.0.0.1:{port}"]
+        words = [sys.executable, "-c", CLIENT, f"ray://127.0.0.1:{port}", kind]
         ran = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=55)
     finally:
         server.terminate()
         server.wait()
     assert ran.returncode == 0
-    assert ran.stdout.splitlines() == ["[10.0, 10.0] [0, 1]", "True"] * 2
-
-
-def free_port():
-    from horovod import _native
-
-    return _native.free_port()
+    assert ran.stdout.splitlines() == ["[10.0, 10.0] [0, 1]", "True"]
 
 
 def tuned(config):

@@ -27,6 +27,7 @@ GROUP_OF = {
     "keras": "tensorflow",
     "lightning": "torch",
     "mxnet": "mxnet",
+    "ray": "ray",
     "tensorflow": "tensorflow",
     "torch": "torch",
 }

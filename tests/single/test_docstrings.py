@@ -23,6 +23,7 @@ GROUPS = {
     "tensorflow": ["tensorflow", "keras"],
     "jax": ["jax", "optax"],
     "mxnet": ["mxnet"],
+    "ray": ["ray"],
 }
 NAMES = [
     (module, name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _PARENT = "RONDE_PARENT"
@@ -114,6 +115,16 @@ def update_place(numbers: dict[str, int]) -> None:
         os.environ[f"HOROVOD_{name}"] = str(number)
         if name in _TORCHS:
             os.environ[_TORCHS[name]] = str(number)
+
+
+def update(variables: Mapping[str, Any]) -> None:
+    """Sets variables, for a process that is to become a rank."""
+    os.environ.update({name: str(value) for name, value in variables.items()})
+
+
+def everything() -> dict[str, str]:
+    """All variables, for whoever started this process."""
+    return dict(os.environ)
 
 
 def of_place(rank: int, size: int, host: str) -> dict[str, str]:

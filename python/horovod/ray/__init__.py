@@ -1,8 +1,7 @@
 """Horovod on Ray: `RayExecutor` starts ranks as actors, `ElasticRayExecutor` lets them come and go.
 
 Actors of a fixed job are ranks, which meet by a library call; in an elastic job they carry agents,
-which connect to the launcher. `horovod.ray.train` is for Ray Train. Nothing else in this package
-imports Ray.
+which connect to the launcher. `horovod.ray.train` is for Ray Train.
 """
 
 from __future__ import annotations

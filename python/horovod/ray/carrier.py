@@ -22,6 +22,8 @@ import ray
 from horovod.common import environment
 from horovod.runner.agents import Agent, Invitation
 
+_LAST_WORDS_SECONDS = 4.0
+
 
 class Site(NamedTuple):
     """Where a carrier runs."""
@@ -77,7 +79,7 @@ class Carrier:
             return str(error)
         finally:
             if self._logged is not None:
-                self._logged.close()
+                self._logged.finish()
         return None
 
     def leave(self) -> None:
@@ -91,6 +93,7 @@ class Logged:
 
     def __init__(self, queue: Any) -> None:
         self._queue = queue
+        self._passing: list[threading.Thread] = []
         self._folder = tempfile.TemporaryDirectory(prefix="ronde-ray-")
         key = secrets.token_bytes(32)
         path = os.path.join(self._folder.name, "log")
@@ -98,10 +101,12 @@ class Logged:
         self.variables = environment.for_ray_log(path, key)
         threading.Thread(target=self._accept, name="ronde-ray-log", daemon=True).start()
 
-    def close(self) -> None:
-        """Stops listening."""
+    def finish(self) -> None:
+        """Passes on what ranks have sent that have ended, and stops listening."""
         with suppress(OSError):
             self._listener.close()
+        for thread in self._passing:
+            thread.join(_LAST_WORDS_SECONDS)
         self._folder.cleanup()
 
     def _accept(self) -> None:
@@ -114,7 +119,9 @@ class Logged:
                 # Somebody without the key.
                 print(f"ronde: a connection to the log failed: {error}", file=sys.stderr)
                 continue
-            threading.Thread(target=self._pass_on, args=(connection,), daemon=True).start()
+            thread = threading.Thread(target=self._pass_on, args=(connection,), daemon=True)
+            self._passing.append(thread)
+            thread.start()
 
     def _pass_on(self, connection: Connection) -> None:
         with suppress(EOFError, OSError):

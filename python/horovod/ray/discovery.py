@@ -19,8 +19,8 @@ class RayHostDiscovery(HostDiscovery):
         use_gpu: Whether ranks need GPUs (default: False).
         cpus_per_slot: CPUs of each rank (default: 1).
         gpus_per_slot: GPUs of each rank (default: 1).
-        cpus_per_worker: Another name for `cpus_per_slot`.
-        gpus_per_worker: Another name for `gpus_per_slot`.
+        cpus_per_worker: Another name for `cpus_per_slot` (default: None).
+        gpus_per_worker: Another name for `gpus_per_slot` (default: None).
     """
 
     def __init__(
@@ -61,9 +61,10 @@ class TestDiscovery(RayHostDiscovery):
         cpus_per_slot: CPUs of each rank (default: 1).
         gpus_per_slot: GPUs of each rank (default: 1).
         verbose: Whether to print the nodes (default: True).
-        _graceful: Accepted for compatibility with Horovod; nodes are only left out, never killed.
-        cpus_per_worker: Another name for `cpus_per_slot`.
-        gpus_per_worker: Another name for `gpus_per_slot`.
+        _graceful: Accepted for compatibility with Horovod; nodes are only left out, never killed
+            (default: True).
+        cpus_per_worker: Another name for `cpus_per_slot` (default: None).
+        gpus_per_worker: Another name for `gpus_per_slot` (default: None).
     """
 
     # It is not a test, whatever pytest may think of its name.

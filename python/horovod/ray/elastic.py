@@ -21,6 +21,7 @@ class ElasticRaySettings(MiniSettings):
     """What `ElasticRayExecutor.create_settings` makes.
 
     Args:
+        elastic: Always True (default: True).
         min_num_proc: Smallest number of ranks (default: 1).
         max_num_proc: Largest number of ranks (default: None, the room that the cluster has).
         reset_limit: How often a new world may form (default: no limit).
@@ -83,12 +84,13 @@ class ElasticRayExecutor:
                 room that the cluster has).
             reset_limit: How often a new world may form (default: no limit).
             elastic_timeout: Seconds to wait for enough slots (default: 600).
-            timeout_s: Accepted for compatibility with Horovod; see `elastic_timeout`.
-            ssh_identity_file: Accepted for compatibility with Horovod; nothing uses ssh.
+            timeout_s: Accepted for compatibility with Horovod; see `elastic_timeout` (default: 30).
+            ssh_identity_file: Accepted for compatibility with Horovod; nothing uses ssh (default:
+                None).
             nics: Network interfaces that ranks may use (default: all).
             min_np: Deprecated, use `min_num_proc`.
             max_np: Deprecated, use `max_num_proc`.
-            kwargs: More of `ElasticRaySettings`, such as `cooldown_range` or `discovery`.
+            **kwargs: More of `ElasticRaySettings`, such as `cooldown_range` or `discovery`.
 
         Returns:
             The settings.

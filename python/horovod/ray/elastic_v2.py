@@ -14,19 +14,19 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayTaskError
-from ray.util.queue import Queue
 
 from horovod.ray.adapter import Adapter, BaseParams, Callback
 from horovod.ray.carrier import Load, Site
-from horovod.ray.discovery import RayHostDiscovery, TestDiscovery
+from horovod.ray.discovery import RayHostDiscovery
+from horovod.ray.discovery import TestDiscovery as TestDiscovery
 from horovod.ray.fleet import Fleet, Wanted
 from horovod.ray.nodes import alive, shortage
-from horovod.ray.outcome import drain
+from horovod.ray.outcome import drain, log_queue, on_this_node
 from horovod.runner.agents import AgentJob
 
-__all__ = ["ElasticAdapter", "ElasticParams", "RayHostDiscovery", "TestDiscovery"]
-
 _TURN_SECONDS = 0.2
+# For what ranks logged just before they ended.
+_LAST_WORDS_SECONDS = 5.0
 
 
 @dataclass
@@ -106,7 +106,7 @@ class ElasticAdapter(Adapter):
         def on_a_rank() -> Any:
             return fn(None if cls is None else cls(*args, **kwargs))
 
-        queue = Queue(actor_options={"num_cpus": 0}) if callbacks else None
+        queue = log_queue() if callbacks else None
         chosen = list(callbacks or ())
 
         def turn() -> None:
@@ -196,7 +196,7 @@ class ElasticRun:
 def _run(run: ElasticRun, func: Callable[[], Any], turn: Callable[[], None]) -> list[Any]:
     if not ray.util.client.ray.is_connected():
         return run.run(func, turn)
-    host = ray.remote(ElasticRun).options(num_cpus=0)
+    host = ray.remote(ElasticRun).options(num_cpus=0, scheduling_strategy=on_this_node())
     actor: Any = host.remote(run.settings, run.params, run.env, run.queue)
     result = actor.run.remote(func)
     try:
@@ -231,7 +231,7 @@ def _attend(job: AgentJob, fleet: Fleet, turn: Callable[[], None]) -> list[Any]:
         raise
     finally:
         waiting.join()
-        fleet.stop()
+        fleet.stop(_LAST_WORDS_SECONDS)
     (found,) = outcome
     if isinstance(found, BaseException):
         raise found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,14 +9,15 @@ from typing import Any
 
 import ray
 from ray.util.placement_group import get_current_placement_group
-from ray.util.queue import Queue
 
 from horovod.ray.adapter import Adapter, BaseParams, Callback
-from horovod.ray.coordinator import Coordinator
-from horovod.ray.outcome import drain, gather
+from horovod.ray.outcome import drain, gather, log_queue
+from horovod.ray.places import Where, assign
 from horovod.ray.strategy import BaseStrategy, ColocatedStrategy, PGStrategy
-from horovod.ray.utils import detect_nics, nics_to_env_var
-from horovod.ray.worker import Place, Where
+from horovod.ray.utils import detect_nics, map_blocking
+
+# The settings that limit together how long workers may take to start.
+_LIMITS = ("placement_group_timeout_s", "timeout_s")
 
 
 @dataclass
@@ -137,7 +137,7 @@ class StaticAdapter(Adapter):
     ) -> list[Any]:
         workers = self._running()
         packed = [ray.put(args)]
-        queue = Queue(actor_options={"num_cpus": 0}) if callbacks else None
+        queue = log_queue() if callbacks else None
         for worker in workers if queue is not None else ():
             worker.set_queue.remote(queue)
         refs = [worker.attempt.remote(method, packed) for worker in workers]
@@ -155,41 +155,25 @@ class StaticAdapter(Adapter):
 
     def _introduce(self, more: Mapping[str, Any]) -> None:
         """Numbers the actors, node by node, and gives each its place."""
-        limit = self.settings.timeout_s if hasattr(self.settings, "timeout_s") else 100
+        limit = sum(getattr(self.settings, name, 100) for name in _LIMITS)
         refs = [worker.where.remote() for worker in self.workers]
         ready, late = ray.wait(refs, num_returns=len(refs), timeout=limit)
         found: dict[Any, Where] = dict(zip(ready, ray.get(ready)))
         if late:
             raise TimeoutError(
                 f"{len(late)} of {len(refs)} workers have not started within {limit} s "
-                "(`timeout_s` of the settings); `ray status` shows what uses their resources"
+                f"({' and '.join(_LIMITS)}); `ray status` shows what uses their resources"
             )
         first = {found[ref].node_id: number for number, ref in reversed([*enumerate(refs)])}
         pairs = sorted(zip(self.workers, refs), key=lambda pair: first[found[pair[1]].node_id])
         self.workers = [worker for worker, _ in pairs]
         places = [found[ref] for _, ref in pairs]
-        hosts = host_names(places)
-        self._who = [f"rank {rank} ({host})" for rank, host in enumerate(hosts)]
-        self._give_places(places, hosts, more)
-
-    def _give_places(
-        self, places: Sequence[Where], hosts: Sequence[str], more: Mapping[str, Any]
-    ) -> None:
-        coordinator, size = Coordinator(self.settings), len(places)
-        for rank, where in enumerate(places):
-            coordinator.register(where.hostname, where.node_id, rank)
-        numbers = coordinator.finalize_registration()
-        shared = {**nics_to_env_var(detect_nics(self.settings)), **more}
-        invitation = ray.get(self.workers[0].open_meeting.remote(size))
-        joining = []
-        for rank, worker in enumerate(self.workers):
-            gpus = [
-                gpu for each in places if each.node_id == places[rank].node_id for gpu in each.gpus
-            ]
-            variables = {**numbers[rank], **visible(gpus), **shared}
-            place = Place(rank, size, hosts[rank])
-            joining.append(worker.join.remote(invitation, place, variables, sys.path))
-        ray.get(joining)
+        assignments = assign(places, detect_nics(self.settings), more)
+        self._who = [f"rank {each.place.rank} ({each.place.host})" for each in assignments]
+        invitation = ray.get(self.workers[0].open_meeting.remote(len(places)))
+        map_blocking(
+            lambda pair: pair[0].join.remote(invitation, pair[1]), zip(self.workers, assignments)
+        )
 
 
 def bound(
@@ -198,22 +182,3 @@ def bound(
     """A function of the rank's object that calls `fn` with these arguments instead."""
     chosen, named = tuple(args or ()), dict(kwargs or {})
     return lambda _: fn(*chosen, **named)
-
-
-def host_names(places: Sequence[Where]) -> list[str]:
-    """The host of each rank: its machine, or its Ray node where a machine has several."""
-    nodes: dict[str, set[str]] = {}
-    for where in places:
-        nodes.setdefault(where.hostname, set()).add(where.node_id)
-    return [
-        where.hostname
-        if len(nodes[where.hostname]) == 1
-        else f"{where.hostname}-{where.node_id[:8]}"
-        for where in places
-    ]
-
-
-def visible(gpus: Sequence[str]) -> dict[str, str]:
-    """The variable with which each rank sees all GPUs of its node's ranks, in the same order."""
-    ordered = sorted(set(gpus), key=lambda gpu: (len(gpu), gpu))
-    return {"CUDA_VISIBLE_DEVICES": ",".join(ordered)} if ordered else {}

@@ -8,6 +8,7 @@ rank that fails is the launcher's business, which leaves its host out or uses it
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,6 +20,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from horovod.ray.carrier import Carrier, Load, Site
 from horovod.ray.nodes import alive
+
+_ASK_SECONDS = 1.0
 
 Wanted = Callable[[], "int | Mapping[str, int]"]
 """How many ranks the job wants: anywhere, or by the address of the node."""
@@ -47,6 +50,7 @@ class Fleet:
     ) -> None:
         self._options, self._wanted, self._load = options, wanted, load
         self._count = 0
+        self._asked: tuple[float, int | Mapping[str, int]] | None = None
         # By the reference that tells when Ray has placed it, and when its agent has ended.
         self._pending: dict[Any, Slot] = {}
         self._carrying: dict[Any, Slot] = {}
@@ -62,22 +66,30 @@ class Fleet:
         """Adds, loads and replaces actors; waits for the next change, at most for this time."""
         self._adjust()
         refs = [*self._pending, *self._carrying]
-        ready, _ = ray.wait(refs, num_returns=1, timeout=timeout) if refs else ([], [])
+        if not refs:
+            time.sleep(timeout)
+            return
+        ready, _ = ray.wait(refs, num_returns=1, timeout=timeout)
         for ref in ready:
             if ref in self._pending:
                 self._put_to_work(ref, self._pending.pop(ref))
             else:
                 self._end(ref, self._carrying.pop(ref))
 
-    def stop(self) -> None:
-        """Ends all actors."""
+    def stop(self, grace: float) -> None:
+        """Ends all actors, those whose agents end by themselves after this time at most."""
+        refs = [*self._carrying]
+        if refs:
+            ray.wait(refs, num_returns=len(refs), timeout=grace)
         for slot in (*self._pending.values(), *self._carrying.values()):
             with suppress(Exception):
                 ray.kill(slot.actor)
         self._pending, self._carrying = {}, {}
 
     def _adjust(self) -> None:
-        wanted = self._wanted()
+        if self._asked is None or time.monotonic() - self._asked[0] > _ASK_SECONDS:
+            self._asked = time.monotonic(), self._wanted()
+        _, wanted = self._asked
         targets: dict[str | None, int] = {None: wanted} if isinstance(wanted, int) else {}
         if not isinstance(wanted, int):
             targets.update(wanted)
@@ -151,9 +163,9 @@ def _node_at(address: str) -> str | None:
 
 
 def _report(slot: Slot, error: object) -> None:
-    first = str(error).strip().splitlines()
+    why, *_ = [*f"{error}".strip().splitlines(), "no reason is known"]
     print(
-        f"ronde: lost Ray actor {slot.number}: {first[0] if first else error}; asking for another",
+        f"ronde: lost Ray actor {slot.number}: {why}; asking for another",
         file=sys.stderr,
         flush=True,
     )

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import RayActorError, RayError
+from ray.util.queue import Queue
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from horovod.ray.adapter import Callback
 from horovod.runner.failure import Report, rank_failure, read_report
@@ -70,6 +72,17 @@ def gather(
     if failures:
         raise _explained(failures, who, [rank_of[ref] for ref in pending])
     return [values[rank] for rank in range(len(refs))]
+
+
+def log_queue() -> Queue:
+    """A queue for `ray_logger`, on the caller's node: other nodes may die."""
+    return Queue(actor_options={"num_cpus": 0, "scheduling_strategy": on_this_node()})
+
+
+def on_this_node() -> NodeAffinitySchedulingStrategy:
+    """Has an actor run on the caller's node; through Ray Client, on that of the server."""
+    node = ray.get_runtime_context().get_node_id()
+    return NodeAffinitySchedulingStrategy(node, soft=True)
 
 
 def drain(queue: Any, callbacks: Sequence[Callback]) -> None:

@@ -11,15 +11,7 @@ from horovod.ray.elastic_v2 import ElasticAdapter, ElasticParams
 from horovod.ray.fixed import StaticAdapter, StaticParams
 from horovod.ray.settings import MiniSettings
 
-__all__ = [
-    "Coordinator",
-    "ElasticAdapter",
-    "ElasticParams",
-    "MiniSettings",
-    "RayExecutor",
-    "StaticAdapter",
-    "StaticParams",
-]
+__all__ = ["Coordinator", "MiniSettings", "RayExecutor"]
 
 
 class RayExecutor:
@@ -84,9 +76,11 @@ class RayExecutor:
         """Make settings.
 
         Args:
-            timeout_s: Seconds in which actors that Ray has placed must start (default: 30).
-            ssh_identity_file: Accepted for compatibility with Horovod; nothing uses ssh.
-            ssh_str: The same; it is never written to a file.
+            timeout_s: Seconds that workers may take to start, on top of `placement_group_timeout_s`
+                (default: 30).
+            ssh_identity_file: Accepted for compatibility with Horovod; nothing uses ssh (default:
+                None).
+            ssh_str: The same; it is never written to a file (default: None).
             placement_group_timeout_s: Seconds in which Ray must place the workers (default: 100).
             nics: Network interfaces for NCCL (default: it chooses).
 

@@ -61,7 +61,7 @@ class BaseStrategy:
 
     Args:
         params: What each worker needs.
-        settings: Settings with `placement_group_timeout_s`.
+        settings: Settings with `placement_group_timeout_s` (default: None, which means 100).
     """
 
     def __init__(self, params: BaseParams, settings: Any = None) -> None:

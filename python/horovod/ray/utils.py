@@ -7,6 +7,8 @@ from typing import Any
 
 import ray
 
+from horovod.ray.places import nics_to_env_var as nics_to_env_var
+
 
 def map_blocking(fn: Callable[[Any], Any], collection: Iterable[Any]) -> list[Any]:
     """The values of the references that `fn` returns for each element."""
@@ -27,9 +29,3 @@ def detect_nics(
         node_workers: Accepted for compatibility with Horovod (default: None).
     """
     return set(getattr(settings, "nics", None) or ())
-
-
-def nics_to_env_var(nics: Collection[str]) -> dict[str, str]:
-    """The variables that have NCCL use these interfaces; none if there are none."""
-    names = sorted(nics)
-    return {"NCCL_SOCKET_IFNAME": ",".join(names)} if names else {}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,28 +10,13 @@ import ray
 
 from horovod import _native
 from horovod.common import environment
-from horovod.common.rendezvous import open_rendezvous, use_rendezvous
-from horovod.ray import ray_logger
+from horovod.common.basics import _basics
+from horovod.common.rendezvous import open_rendezvous
+from horovod.ray import places, ray_logger
+from horovod.ray.places import Assignment, Where
 from horovod.runner.failure import describe
 
 __all__ = ["BaseHorovodWorker"]
-
-
-class Where(NamedTuple):
-    """Where an actor runs."""
-
-    hostname: str
-    node_id: str
-    gpus: list[str]
-
-
-class Place(NamedTuple):
-    """Its place in the world."""
-
-    rank: int
-    size: int
-    host: str
-    """The identity of its host: ranks of a Ray node share a host."""
 
 
 class Answer(NamedTuple):
@@ -60,21 +43,36 @@ class BaseHorovodWorker:
         self.update_env_vars(environment.of_place(world_rank, world_size, socket.gethostname()))
 
     def node_id(self) -> str:
-        """Return the id of its Ray node."""
-        found: str = ray.get_runtime_context().get_node_id()
-        return found
+        """Return the id of its Ray node.
+
+        Returns:
+            The id, in hexadecimal digits.
+        """
+        return places.here().node_id
 
     def hostname(self) -> str:
-        """Return the name of its machine."""
+        """Return the name of its machine.
+
+        Returns:
+            The host name.
+        """
         return socket.gethostname()
 
     def get_gpu_ids(self) -> list[str]:
-        """Return the GPUs that Ray has assigned to it."""
-        return [str(each) for each in ray.get_gpu_ids()]
+        """Return the GPUs that Ray has assigned to it.
+
+        Returns:
+            Their ids, as text.
+        """
+        return places.here().gpus
 
     def where(self) -> Where:
-        """Return where it runs."""
-        return Where(self.hostname(), self.node_id(), self.get_gpu_ids())
+        """Return where it runs.
+
+        Returns:
+            Its machine, node and GPUs.
+        """
+        return places.here()
 
     def update_env_vars(self, env_vars: Mapping[str, Any]) -> None:
         """Set variables in its environment.
@@ -82,11 +80,15 @@ class BaseHorovodWorker:
         Args:
             env_vars: Values by name; they become text.
         """
-        os.environ.update({name: str(value) for name, value in env_vars.items()})
+        environment.update(env_vars)
 
     def env_vars(self) -> dict[str, str]:
-        """Return its environment."""
-        return dict(os.environ)
+        """Return its environment.
+
+        Returns:
+            Values by name.
+        """
+        return environment.everything()
 
     def set_queue(self, queue: Any) -> None:
         """Set where `ray_logger.log` puts values.
@@ -107,22 +109,15 @@ class BaseHorovodWorker:
         """
         return open_rendezvous(size)
 
-    def join(
-        self, invitation: str, place: Place, variables: Mapping[str, Any], path: Sequence[str]
-    ) -> None:
+    def join(self, invitation: str, assignment: Assignment) -> None:
         """Take a place in the world, for the next `hvd.init()`.
 
         Args:
             invitation: What `open_meeting` returned on rank 0.
-            place: The place.
-            variables: Variables for its environment.
-            path: Where the caller finds modules.
+            assignment: The place, and what belongs to it.
         """
-        sys.path.extend(folder for folder in path if folder not in sys.path)
-        self._who = f"rank {place.rank} ({place.host})"
-        self.update_env_vars(environment.of_place(*place))
-        self.update_env_vars({**environment.of_meeting(invitation), **variables})
-        use_rendezvous(invitation, *place)
+        self._who = f"rank {assignment.place.rank} ({assignment.place.host})"
+        places.take(invitation, assignment)
 
     def start_executable(
         self,
@@ -191,3 +186,4 @@ def _release_the_others(error: Exception) -> None:
     """Leaves the world: the actor lives on, but the others must not wait for this rank."""
     if _native.is_initialized():
         _native.shutdown(f"{type(error).__name__}: {error}")
+        _basics.shutdown()

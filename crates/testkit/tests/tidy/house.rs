@@ -142,6 +142,7 @@ pub(crate) const EMPTY_NAMES: &[&str] = &["utils", "common", "helpers", "manager
 pub(crate) const HOROVOD_NAMES: &[&str] = &[
     "python/horovod/common/",
     "python/horovod/data/data_loader_base.py",
+    "python/horovod/ray/utils.py",
     "python/horovod/runner/common/",
     "python/horovod/runner/util/",
 ];

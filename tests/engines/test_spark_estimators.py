@@ -91,6 +91,7 @@ def absolute(output, label):
 
 
 @patient
+@pytest.mark.long
 def test_row_groups_of_any_size_are_dealt_out_evenly(spark, tmp_path):
     store = Store.create(str(tmp_path))
     folder = tmp_path / "intermediate_train_data"

@@ -52,7 +52,7 @@ class ParquetReader(BatchReader):
 
     Args:
         path: File, folder or URL, or a list of files. URLs are `file://`, `hdfs://`, `s3://`,
-            `gs://`, and whatever fsspec supports.
+            `s3a://`, `gs://`, and whatever fsspec supports.
         batch_size: Rows of a batch (default: 32).
         filters: Which rows to read, an expression of `pyarrow.dataset` or a list of tuples like
             `("day", ">", 3)`. Every rank reads the columns in it once to count the rows, unless

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 Paths = Union[str, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]]
 
-# Arrow's own, which read without the interpreter lock. All others are fsspec's.
-_ARROW_SCHEMES = ("file", "gcs", "gs", "hdfs", "s3", "viewfs")
+# Arrow's own, which read without the interpreter lock, and Arrow's names for them: Hadoop calls
+# S3 something else. All others are fsspec's.
+_ARROW_SCHEMES = {each: each for each in ("file", "gcs", "gs", "hdfs", "s3", "viewfs")}
+_ARROW_SCHEMES["s3a"] = "s3"
 
 
 def open_dataset(
@@ -25,7 +27,8 @@ def open_dataset(
     """The dataset at a path or URL, or of several files; folders like `day=1` become columns."""
     several = not isinstance(path, (str, os.PathLike))
     # Spark writes `path/part-0.parquet`, with `_SUCCESS` and hidden checksums beside it.
-    paths = [os.fspath(each) for each in path] if several else [os.fspath(path)]  # type: ignore[union-attr,arg-type]
+    given: Any = path if several else [path]
+    paths = [os.fspath(each) for each in given]
     if not paths:
         raise ValueError("no path is given; name at least one Parquet file")
     if filesystem is None:
@@ -44,12 +47,14 @@ def open_dataset(
 
 def _resolved(path: str, options: Mapping[str, Any] | None) -> tuple[Any, str]:
     """The filesystem of a path, and what the path is called there."""
-    scheme, separator, _ = path.partition("://")
+    scheme, separator, rest = path.partition("://")
     if not separator and not options:
         return pyarrow.fs.LocalFileSystem(), os.path.abspath(path)
     if scheme in _ARROW_SCHEMES and not options:
         try:
-            filesystem, inside = pyarrow.fs.FileSystem.from_uri(path)
+            filesystem, inside = pyarrow.fs.FileSystem.from_uri(
+                f"{_ARROW_SCHEMES[scheme]}://{rest}"
+            )
         except pa.ArrowNotImplementedError:
             pass  # a build without it
         else:

@@ -17,8 +17,8 @@ __all__ = ["batch_dataset"]
 def batch_dataset(reader: BatchReader, output_signature: Any = None) -> Any:
     """Make a dataset of the batches of a reader, each a dict of tensors by column name.
 
-    Each iteration over the dataset is an epoch of the reader. The batch size is the reader's; to
-    get pairs of features and labels, use `map`.
+    Each iteration over the dataset is an epoch of the reader. TensorFlow copies every batch once.
+    The batch size is the reader's; to get pairs of features and labels, use `map`.
 
     Args:
         reader: A reader of `horovod.data`, such as `ParquetReader`.

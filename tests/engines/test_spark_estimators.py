@@ -91,6 +91,7 @@ def absolute(output, label):
 
 
 @patient
+@pytest.mark.long
 def test_row_groups_of_any_size_are_dealt_out_evenly(spark, tmp_path):
     store = Store.create(str(tmp_path))
     folder = tmp_path / "intermediate_train_data"
@@ -158,6 +159,9 @@ def test_a_run_that_was_interrupted_is_resumed(line, tmp_path, capfd):
     model = torch_estimator(store, run_id="again", epochs=4).fit(line)
     assert "resumed after epoch " in capfd.readouterr().out
     assert [entry["epoch"] for entry in model.getHistory()] == [0, 1, 2, 3]
+    # The second fit of the same DataFrame finds what the first has written.
+    assert store.exists(store.get_train_data_path(0))
+    assert not store.exists(store.get_train_data_path(1))
 
 
 @patient
@@ -240,13 +244,47 @@ def test_what_was_saved_is_loaded_in_a_fresh_process(line, tmp_path):
         model.save(f"file://{folder}/model")
     pipeline.save(f"file://{folder}/whole")
     estimator.save(f"file://{folder}/estimator")
-    fresh = subprocess.run(
-        [sys.executable, "-c", FRESH, f"file://{folder}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert fresh.returncode == 0, fresh.stderr
-    line_ = next(each for each in fresh.stdout.splitlines() if each.startswith("JSON"))
-    rows, epochs, own, entries = json.loads(line_.removeprefix("JSON"))
+    rows, epochs, own, entries = told_by(FRESH, f"file://{folder}")
     assert rows == pytest.approx([2.0, 2.0], abs=0.05) and (epochs, own, entries) == (3, True, 3)
+
+
+CONNECTED = """
+import json, sys
+import torch
+from pyspark.sql import SparkSession
+from horovod.spark.common.store import Store
+from horovod.spark.torch import TorchEstimator, TorchModel
+folder = sys.argv[1]
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.api.mode", "connect").getOrCreate()
+frame = spark.range(0, 400, 1, 2).selectExpr("id / 400 AS x", "2 * id / 400 + 1 AS y")
+net = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.2)
+estimator = TorchEstimator(
+    store=Store.create(folder), num_proc=2, model=net, optimizer=optimizer, epochs=30,
+    loss=torch.nn.MSELoss(), feature_cols=["x"], label_cols=["y"], input_shapes=[[-1, 1]],
+    batch_size=16, partitions_per_process=1, validation=0.2,
+)
+model = estimator.fit(frame)
+model.write().overwrite().save(f"file://{folder}/model")
+row = TorchModel.load(f"file://{folder}/model").transform(frame.limit(1)).first()
+print("JSON", json.dumps(["connect" in type(spark).__module__, row["y"], row["y__output"]]))
+spark.stop()
+"""
+
+
+@patient
+@pytest.mark.long
+def test_an_estimator_works_over_spark_connect(tmp_path):
+    connected, right, predicted = told_by(CONNECTED, tmp_path)
+    assert connected and predicted == pytest.approx(right, abs=0.1)
+
+
+def told_by(program, folder):
+    """Runs a program in a process of its own; returns what it printed as JSON."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, folder], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    told = next(each for each in done.stdout.splitlines() if each.startswith("JSON"))
+    return json.loads(told.removeprefix("JSON"))

@@ -45,6 +45,7 @@ def check_predictions(model, frame):
 
 
 @patient
+@pytest.mark.long
 def test_a_lightning_module_learns_a_line_and_predicts_it(line, tmp_path):
     from horovod.spark.lightning import TorchEstimator
 

@@ -9,6 +9,9 @@ from horovod.spark.common.params import EstimatorParams
 from horovod.spark.common.store import Store
 from horovod.spark.torch import TorchEstimator, TorchModel
 
+# Torch's optimizers import its compiler on first use, and the machine may be busy.
+pytestmark = pytest.mark.timeout(240)
+
 DEFAULTS = {
     "NumProc": None,
     "Model": None,

@@ -4,14 +4,22 @@ import copy
 
 import cloudpickle
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from pyarrow import parquet
 
-from horovod.spark.common.job import shaped
+from horovod.spark.common.job import Job, shaped
+from horovod.spark.common.prepared import describe
 from horovod.spark.common.runs import first_epoch
+from horovod.spark.common.store import Store
 from horovod.spark.common.transformation import Transformation
+from horovod.spark.torch import TorchEstimator
 from horovod.spark.torch.attach import attach, scale_rates
 from horovod.spark.torch.losses import Losses, Metrics, aligned
+
+# Torch's optimizers import its compiler on first use, and the machine may be busy.
+pytestmark = pytest.mark.timeout(240)
 
 
 def test_labels_take_the_shape_of_outputs_that_differ_by_ones():
@@ -125,3 +133,54 @@ def test_a_transformation_that_returns_nothing_is_refused():
 @pytest.mark.parametrize(("done", "epochs", "first"), [(0, 3, 0), (2, 3, 2), (3, 3, 0), (5, 3, 0)])
 def test_a_run_goes_on_where_it_ended_and_starts_again_when_it_was_done(done, epochs, first):
     assert first_epoch(done, epochs) == first
+
+
+@pytest.fixture(params=["local", "memory"])
+def job(request, tmp_path):
+    """Ten rows in a store, five of them also for validation."""
+    prefix = str(tmp_path) if request.param == "local" else f"memory://{tmp_path.name}"
+    store = Store.create(prefix)
+    for path, rows in ((store.get_train_data_path(), 10), (store.get_val_data_path(), 5)):
+        table = pa.table({"x": [[float(row)] * 2 for row in range(rows)], "y": range(rows)})
+        place = store.get_localized_path(path)
+        store.fs.makedirs(place)
+        with store.fs.open(f"{place}/part-0.parquet", "wb") as file:
+            parquet.write_table(table, file)
+    data = describe(store, None, ["x", "y"], 0.5)
+    assert (data.train_rows, data.val_rows, data.columns["x"].shape) == (10, 5, (2,))
+    model = torch.nn.Linear(2, 1)
+    own = TorchEstimator(model=model, feature_cols=["x"], label_cols=["y"], batch_size=4)
+    params = {name: own.getOrDefault(name) for name in own._table}
+    return Job.unpacked(Job(store.to_remote("run"), data, params, "run").packed())
+
+
+def rows_of(batches):
+    return [int(label) for batch in batches for label in batch.labels[0]]
+
+
+def test_an_epoch_has_every_row_and_the_next_one_another_order(job):
+    batches = job.train_batches()
+    assert batches.steps == 3
+    first, second = rows_of(batches.epoch()), rows_of(batches.epoch())
+    assert len(first) == 12 and set(first) == set(second) == set(range(10))
+    assert first != second
+    batches.start_at(0)
+    assert rows_of(batches.epoch()) == first
+
+
+def test_epochs_with_fewer_steps_go_on_where_the_last_one_ended(job):
+    job.params["train_steps_per_epoch"] = 1
+    batches = job.train_batches()
+    shown = [rows_of(batches.epoch()) for _ in range(3)]
+    assert [len(rows) for rows in shown] == [4, 4, 4]
+    assert {row for rows in shown for row in rows} == set(range(10))
+
+
+def test_validation_sees_each_row_once_and_in_order(job):
+    batches = job.val_batches("join")
+    assert rows_of(batches.whole()) == rows_of(batches.whole()) == list(range(5))
+
+
+def test_data_that_are_not_there_are_named(tmp_path):
+    with pytest.raises(ValueError, match=r"no Parquet files in `file:.*_train_data\.7`"):
+        describe(Store.create(str(tmp_path)), 7, ["x"], None)

@@ -97,6 +97,12 @@ def gpus_of_spark() -> list[str] | None:
 _SPARK_GPUS = "RONDE_SPARK_GPUS"
 
 
+def set_up_keras(names: Mapping[str, str]) -> None:
+    """Sets Keras's own variables before it is imported, unless the user has decided."""
+    for name, value in names.items():
+        os.environ.setdefault(name, value)
+
+
 def set_up_nccl() -> None:
     """Has NCCL connect ranks early, also those that share a GPU, unless the user has decided."""
     os.environ.setdefault("NCCL_RUNTIME_CONNECT", "0")

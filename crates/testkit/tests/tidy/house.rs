@@ -145,15 +145,16 @@ pub(crate) const HOROVOD_NAMES: &[&str] = &[
     "python/horovod/ray/utils.py",
     "python/horovod/runner/common/",
     "python/horovod/runner/util/",
+    "python/horovod/spark/common/",
 ];
 
-/// Each framework and the folders under `python/horovod`, or under `spark` there, that may import it. `_bench` compares our
+/// Each framework and the folders under `python/horovod` that may import it. `_bench` compares our
 /// collectives with torch's own, `_selftest` uses all frameworks, and Lightning builds on torch.
 pub(crate) const FRAMEWORKS: &[(&str, &[&str])] = &[
-    ("torch", &["torch", "lightning", "_bench", "_selftest"]),
-    ("lightning", &["lightning"]),
-    ("tensorflow", &["tensorflow", "keras", "_keras", "_selftest"]),
-    ("keras", &["tensorflow", "keras", "_keras", "_selftest"]),
+    ("torch", &["torch", "lightning", "spark/torch", "spark/lightning", "_bench", "_selftest"]),
+    ("lightning", &["lightning", "spark/lightning"]),
+    ("tensorflow", &["tensorflow", "keras", "spark/keras", "_keras", "_selftest"]),
+    ("keras", &["tensorflow", "keras", "spark/keras", "_keras", "_selftest"]),
     ("jax", &["jax", "_selftest"]),
     ("mxnet", &["mxnet", "_selftest"]),
 ];

@@ -210,9 +210,8 @@ pub(crate) fn frameworks_in_their_folders(path: &str, text: &str) -> Vec<Offence
     else {
         return Vec::new();
     };
-    // Estimators have a folder for each framework, too.
-    let inside = inside.strip_prefix("spark/").unwrap_or(inside);
-    let folder = inside.split('/').next().unwrap_or_default();
+    let is_in =
+        |folder: &&str| inside.strip_prefix(*folder).is_some_and(|rest| rest.starts_with('/'));
     let mut offences = Vec::new();
     for (line, code) in numbered(text) {
         let mut words = code.split_whitespace();
@@ -221,7 +220,7 @@ pub(crate) fn frameworks_in_their_folders(path: &str, text: &str) -> Vec<Offence
         }
         let imported = words.next().and_then(|name| name.split(['.', ',']).next());
         for (framework, folders) in house::FRAMEWORKS {
-            if imported == Some(framework) && !folders.contains(&folder) {
+            if imported == Some(framework) && !folders.iter().any(is_in) {
                 let advice = format!("only `{}` may import {framework}", folders.join("`, `"));
                 offences.push(Offence::new(line, advice));
             }

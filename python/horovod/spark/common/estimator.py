@@ -84,7 +84,7 @@ class HorovodEstimator(EstimatorParams, ReadableAndWritable, Estimator[Any]):
                     f"{rows} rows for {name} are too few for {backend.num_processes()} ranks"
                 )
         self._check_shapes(data.columns)
-        run_id = self._value("run_id") or f"{self._framework}_{int(time.time())}"
+        run_id = self._value("run_id") or self._new_run()
         of_the_driver = ("store", "backend", "validation")
         params = {name: self._value(name) for name in self._table if name not in of_the_driver}
         job = Job(
@@ -104,6 +104,13 @@ class HorovodEstimator(EstimatorParams, ReadableAndWritable, Estimator[Any]):
     @abstractmethod
     def _model(self, result: Any, run_id: str, columns: dict[str, Kind]) -> Any:
         """The model that training has made."""
+
+    def _new_run(self) -> str:
+        """A name that no run in the store has."""
+        store, second = self._store(), int(time.time())
+        while store.exists(store.get_run_path(f"{self._framework}_{second}")):
+            second += 1
+        return f"{self._framework}_{second}"
 
     def _complete(self, job: Job) -> None:
         """Changes the job in ways of the framework before it is packed."""

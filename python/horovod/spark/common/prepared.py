@@ -15,6 +15,7 @@ from typing import Any
 
 from horovod.spark.common.columns import Kind, check_usable, kinds_of, plain, shaped
 from horovod.spark.common.filesystem import Store
+from horovod.spark.stage import gist
 
 _SEED = 1
 
@@ -134,9 +135,10 @@ def _save(rows: Any, path: str) -> None:
     try:
         rows.write.mode("overwrite").parquet(path)
     except Exception as error:
+        reason = gist(str(error)).lstrip(": ")
         raise RuntimeError(
-            f"Spark could not write the data to `{path}`: {_cause(error)}\nhint: the store must be "
-            "a place that the driver and all executors can write, such as hdfs:// or s3a://"
+            f"Spark could not write the data to `{path}`: {reason}\nhint: the store must be a "
+            "place that the driver and all executors can write, such as hdfs:// or s3a://"
         ) from error
 
 
@@ -163,14 +165,6 @@ def _spark_schema(schema: Any) -> Any:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema)
-
-
-def _cause(error: BaseException) -> str:
-    """The line that says why Spark failed."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [line for line in lines if line.startswith("Caused by: ")]
-    named = [line for line in lines if "Exception: " in line]
-    return (causes[-1:] or named[-1:] or lines[:1] or [type(error).__name__])[0]
 
 
 class _Written:

@@ -25,7 +25,8 @@ class Run:
     def __init__(self, job: Job, rank: int, size: int, folder: Path | None) -> None:
         self._job, self._rank, self._size = job, rank, size
         self._folder = folder
-        self._board: Any = None
+        # A writer for TensorBoard, if the framework has one.
+        self.board: Any = None
         self._since = time.monotonic()
 
     @property
@@ -82,28 +83,15 @@ class Run:
         rate = rows / max(seconds, 1e-9)
         whole = self._job["epochs"]
         self.say(f"epoch {number + 1}/{whole}: {figures} ({seconds:.1f} s, {rate:,.0f} rows/s)")
-        if self._board is not None:
+        if self.board is not None:
             for name, value in measured.items():
-                self._board.add_scalar(name, value, number)
-            self._board.flush()
-
-    def open_board(self) -> None:
-        """Begins to log for TensorBoard, if it is installed."""
-        if not self.keeps:
-            return
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            if self._job["verbose"] > 1:
-                self.say("no logs for TensorBoard: `tensorboard` is not installed")
-            return
-        writer: Any = SummaryWriter
-        self._board = writer(str(self.logs))
+                self.board.add_scalar(name, value, number)
+            self.board.flush()
 
     def close(self) -> None:
         """Ends logging."""
-        if self._board is not None:
-            self._board.close()
+        if self.board is not None:
+            self.board.close()
 
 
 @contextmanager

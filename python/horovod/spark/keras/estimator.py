@@ -65,7 +65,7 @@ class KerasEstimator(HorovodEstimator):
             loss=self._loss(),
             train_reader_num_workers=workers,
         )
-        job.env = {**(self._value("backend_env") or {}), **saved.name.environment}
+        job.env = {**(self._value("backend_env") or {}), **saved.name.variables}
 
     def _optimizer(self) -> Any:
         given = self._value("optimizer")

@@ -7,18 +7,18 @@ needs goes beside it. The module of the model says which Keras it belongs to.
 from __future__ import annotations
 
 import importlib
-import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from horovod._keras.backends import backend_of, is_keras_3
+from horovod.common import environment
 
 
 @dataclass(frozen=True)
 class KerasName:
-    """Which Keras: the module to import, and what the environment must say before that."""
+    """Which Keras: the module to import, and the variables to set before that."""
 
     module: str
     backend: str
@@ -33,7 +33,7 @@ class KerasName:
         return cls(module, backend_of(importlib.import_module(module)))
 
     @property
-    def environment(self) -> dict[str, str]:
+    def variables(self) -> dict[str, str]:
         """Variables that processes need before they import it."""
         return {
             "KERAS_BACKEND": self.backend,
@@ -42,8 +42,7 @@ class KerasName:
 
     def load(self) -> Any:
         """The module."""
-        for name, value in self.environment.items():
-            os.environ.setdefault(name, value)
+        environment.set_up_keras(self.variables)
         return importlib.import_module(self.module)
 
     def load_horovod(self) -> Any:

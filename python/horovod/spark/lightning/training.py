@@ -20,6 +20,7 @@ from horovod.lightning import RondeStrategy
 from horovod.spark.common.job import Batches, Job
 from horovod.spark.common.runs import Run, first_epoch, running, stored_checkpoint
 from horovod.spark.lightning.legacy import to_lightning_module
+from horovod.spark.torch.board import open_board
 from horovod.spark.torch.losses import made_losses
 from horovod.spark.torch.tensors import tensor
 
@@ -47,7 +48,7 @@ def _train(job: Job, run: Run) -> dict[str, Any] | None:
     checkpoint = _Checkpoint(job, module)
     following.history = checkpoint.history
     trainer = pl.Trainer(**_trainer_options(job, following, batches, validation))
-    run.open_board()
+    open_board(run)
     run.started(batches.steps, checkpoint.done)
     if torch.cuda.is_available() and job["use_gpu"]:
         run.say("trains on CPUs: RondeStrategy does not use GPUs in this release")

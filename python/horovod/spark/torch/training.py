@@ -12,6 +12,7 @@ import horovod.torch as hvd
 from horovod.spark.common.job import Batch, Job
 from horovod.spark.common.runs import Run, first_epoch, running, stored_checkpoint
 from horovod.spark.torch.attach import attach, scale_rates
+from horovod.spark.torch.board import open_board
 from horovod.spark.torch.losses import Losses, Metrics, aligned, made_losses
 from horovod.spark.torch.tensors import device, tensor
 
@@ -52,7 +53,7 @@ class _Training:
         job, run = self._job, self._run
         batches = job.train_batches()
         validation = job.val_batches("join") if job.validates else None
-        run.open_board()
+        open_board(run)
         run.started(batches.steps, self._done)
         self._call("on_train_begin")
         for epoch in range(self._done, job["epochs"]):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from horovod.runner.agents import AgentJob
 from horovod.spark.stage import Stage
 
 # How long Spark may take to notice what the launcher has noticed, and the launcher to give up.
 _SPARK_SECONDS, _LAUNCHER_SECONDS = 3.0, 1.0
-_STARTED = '"event":"worker_started"'
+# Ranks start early in the events.
+_STARTED, _READ_BYTES = b'"event":"worker_started"', 1 << 20
 _MORE_ROOM = (
     "ask for fewer ranks, give the application more cores, or wait longer with start_timeout"
 )
@@ -38,11 +40,16 @@ class Failures:
         self.event_log = str(Path(self._folder.name, "events.jsonl"))
         """The file to which the launcher is to write the events of the job."""
         self._start_timeout, self._began = start_timeout, time.monotonic()
+        self._events: IO[bytes] | None = None
         self._timer: threading.Timer | None = None
 
     def watch(self, job: AgentJob, stage: Stage) -> None:
-        """Cancels the job if no rank is started in time; in elastic jobs the launcher waits for
-        `elastic_timeout` instead."""
+        """Cancels the job, which has begun, if no rank is started in time; in elastic jobs the
+        launcher waits for `elastic_timeout` instead."""
+        # The launcher has opened the file before it invited agents. Without a name, nothing is left
+        # of it if this process is killed.
+        self._events = open(self.event_log, "rb")  # noqa: SIM115, it lives as long as this
+        self._folder.cleanup()
 
         def give_up() -> None:
             if not self._has_ranks():
@@ -66,12 +73,14 @@ class Failures:
     def __exit__(self, *_: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self._events is not None:
+            self._events.close()
         self._folder.cleanup()
 
     def _has_ranks(self) -> bool:
-        with suppress(OSError):
-            return _STARTED in Path(self.event_log).read_text()
-        return False
+        if self._events is None or self._events.closed:
+            return False
+        return _STARTED in os.pread(self._events.fileno(), _READ_BYTES, 0)
 
     def _timed_out(self, said: str, stage: Stage) -> NotStarted:
         room = stage.room()

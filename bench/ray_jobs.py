@@ -25,7 +25,7 @@ from record import RESULTS, processor
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="of starts, after one more; or 0")
     parser.add_argument("--losses", type=int, default=3, help="how often a node is killed")
     parser.add_argument("--save", action="store_true", help="keep it under bench/results")
     options = parser.parse_args()
@@ -115,7 +115,7 @@ def measure_starts(ranks, rounds):
         }
         seconds = {name: [] for name in ways}
         names = list(ways)
-        for number in range(rounds + 1):
+        for number in range(rounds + 1 if rounds else 0):
             first = number % len(names)
             for name in names[first:] + names[:first]:
                 start = time.perf_counter()
@@ -200,16 +200,18 @@ def table(ranks, starts, gaps):
     lines = [
         f"{processor()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}, "
         f"Ray {ray.__version__}, load {load:.1f}. Seconds: median (least to most).",
-        "",
-        f"| {ranks} ranks on two nodes, from the call to the results | seconds |",
-        "| --- | --- |",
-        *(f"| {name} | {spread(each)} |" for name, each in starts.items()),
-        "",
-        "| 3 ranks on three nodes, without a step when | seconds |",
-        "| --- | --- |",
-        *(f"| {name} | {spread(each)} |" for name, each in gaps.items()),
+        *rows(f"{ranks} ranks on two nodes, from the call to the results", starts),
+        *rows("3 ranks on three nodes, without a step when", gaps),
     ]
     return "\n".join(lines) + "\n"
+
+
+def rows(title, seconds):
+    measured = {name: each for name, each in seconds.items() if each}
+    if not measured:
+        return []
+    lines = [f"| {name} | {spread(each)} |" for name, each in measured.items()]
+    return ["", f"| {title} | seconds |", "| --- | --- |", *lines]
 
 
 def spread(each):

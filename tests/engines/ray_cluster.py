@@ -52,6 +52,16 @@ class RayCluster:
         self.stop()
 
 
+def wait_until_dead(node):
+    """Waits until Ray knows that a node is dead: until then it may start actors there."""
+    import ray
+
+    def alive():
+        return [each for each in ray.nodes() if each["NodeID"] == node.node_id and each["Alive"]]
+
+    until(lambda: not alive(), 50, lambda: "Ray has not noticed that the node is dead")
+
+
 def autoscaler(most, address):
     """What Ray's autoscaler reads: it starts nodes as processes of this machine."""
     provider = {"type": "fake_multinode", "gcs_address": address, "disable_node_updaters": True}

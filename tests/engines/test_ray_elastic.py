@@ -69,6 +69,8 @@ def elastic(ray_cluster, tmp_path):
 
 
 def test_a_node_is_used_as_soon_as_it_is_there_and_may_die(elastic, ray_cluster, tmp_path):
+    from ray_cluster import wait_until_dead
+
     cluster, nodes = ray_cluster.cluster, []
     watch = Watch(
         after_2=lambda: nodes.append(cluster.add_node(num_cpus=2)),
@@ -81,6 +83,7 @@ def test_a_node_is_used_as_soon_as_it_is_there_and_may_die(elastic, ray_cluster,
     assert [each[:3] for each in found] == [(0, 2, "here"), (1, 2, "here")]
     # No step was lost or repeated on rank 0, which committed each.
     assert watch.steps == sorted(watch.steps)
+    wait_until_dead(nodes[0])
 
 
 def test_a_killed_rank_comes_back_after_its_cooldown(elastic, tmp_path):

@@ -199,7 +199,10 @@ def test_a_function_that_does_not_pickle_is_reported_before_it_runs(executor):
     assert job.run(len, args=[[1]]) == [1]
 
 
+@pytest.mark.long
 def test_a_killed_node_is_named(ray_cluster, executor):
+    from ray_cluster import wait_until_dead
+
     node = ray_cluster.cluster.add_node(num_cpus=3)
     ray_cluster.cluster.wait_for_nodes()
     job = executor(num_hosts=3)
@@ -210,6 +213,7 @@ def test_a_killed_node_is_named(ray_cluster, executor):
     with pytest.raises(RuntimeError, match=rf"rank {victim} \({hosts[victim]}\)"):
         job.run(raises_on_one, args=[None])
     timer.join()
+    wait_until_dead(node)
 
 
 DRIVER = """

@@ -122,6 +122,8 @@ def test_nothing_is_left_when_the_launcher_is_killed(agents):
         agents.must("kill", "driver")
         for name in ("one", "two"):
             until(lambda name=name: "python" not in agents.must("top", name, "-o", "pid,comm"))
+    # Docker may still be removing the container, and its name is taken until then.
+    until(lambda: "driver" not in agents.must("ps", "-a", "--format", "{{.Names}}").split())
     assert succeeds(shell(agents, job("one:2,two:2", WHERE))).count(" of 4 on ") == 4
 
 

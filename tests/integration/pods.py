@@ -149,6 +149,11 @@ class Pod(Host):
             check=False,
         )
 
+    def runs(self, command):
+        """Whether a process of the pod has this command line."""
+        lines = "for line in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$line; echo; done 2>/dev/null"
+        return self.run(f"{lines} | grep -qx '{command} '").returncode == 0
+
     def terminate(self):
         """What the kubelet does first to a pod that is to go."""
         os.kill(self._first(), signal.SIGTERM)

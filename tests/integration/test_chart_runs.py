@@ -193,6 +193,8 @@ def test_workers_end_some_time_after_a_driver_that_was_killed(cluster):
     driver = cluster.start("Job", "ddp-ronde-driver")
     worker = cluster.start("Job", "ddp-ronde", 0)
     cluster.until(lambda: discovered(driver, 2))
+    # Only a worker that has seen the driver misses it; between two looks it sleeps.
+    cluster.until(lambda: worker.runs("sleep 10"))
     driver.stop()
     driver.code = 137
     cluster.publish()

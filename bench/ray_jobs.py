@@ -47,7 +47,8 @@ def main():
     if options.save:
         stem = RESULTS / f"ray-{processor()}"
         stem.with_suffix(".md").write_text(f"# Jobs on Ray\n\n{text}")
-        save(stem.with_suffix(".json"), {"start": starts, "without a step": gaps})
+        measured = {name: each for name, each in starts.items() if each}
+        save(stem.with_suffix(".json"), {"start": measured, "without a step": gaps})
 
 
 def bare():
@@ -215,7 +216,7 @@ def rows(title, seconds):
 
 
 def spread(each):
-    return f"{statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f}, {len(each)} times)"
+    return f"{statistics.median(each):.3g} ({min(each):.3g} to {max(each):.3g}, {len(each)} times)"
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
 
 mod api;
 mod certificate;
+mod door;
 mod error;
 mod server;
 pub mod storage;

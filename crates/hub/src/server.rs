@@ -1,6 +1,7 @@
-//! Connections: TLS, who is calling, and limits. A stranger gets a handshake with a time limit, one
-//! of a bounded number of places, and answers of bounded size; nothing else.
+//! Connections: TLS, who is calling, and limits. A stranger gets one of a bounded number of places for
+//! a bounded time, and answers of bounded size; nothing else.
 
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,26 +12,29 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use ronde_control::hub::api::PROOF_LABEL;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 
+use crate::door::{Door, DoorPlace};
 use crate::{Certificate, HubError};
 
-/// More connections than that wait to be accepted.
-const CONNECTIONS: usize = 4096;
-/// How long the handshake may take, and then the head of each request.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long the head of each request may take.
 const REQUEST_HEAD: Duration = Duration::from_secs(60);
 /// How long requests may take to end when the hub stops.
 const FAREWELL: Duration = Duration::from_secs(5);
 /// When accepting fails, for example because files have run out.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What only the two ends of a TLS connection know; a caller signs it to say who they are.
-#[derive(Clone, Copy)]
-pub(crate) struct ConnectionProof(pub(crate) [u8; 32]);
+/// A TLS connection, as its requests know it.
+#[derive(Clone)]
+pub(crate) struct TlsConnection {
+    /// What only its two ends know; a caller signs it to say who they are.
+    pub(crate) proof: [u8; 32],
+    /// Where it waits until its caller is known.
+    pub(crate) place: Arc<DoorPlace>,
+}
 
 /// Serves connections until `shutdown` completes, then lets requests end.
 pub(crate) async fn run(
@@ -39,30 +43,23 @@ pub(crate) async fn run(
     router: Router,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), HubError> {
-    let acceptor = TlsAcceptor::from(certificate.server_config()?);
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let (acceptor, door) = (TlsAcceptor::from(certificate.server_config()?), Door::new());
     let (stop, stopped) = watch::channel(());
     let (mut connections, mut shutdown) = (JoinSet::new(), pin!(shutdown));
     loop {
-        let accepted = async {
-            let place = places.clone().acquire_owned().await;
-            (place, listener.accept().await)
-        };
+        let (opens, wakeup) = door.tick();
         tokio::select! {
-            (place, accepted) = accepted => match accepted {
-                Ok((stream, _)) => {
+            accepted = accept(&listener, opens) => match accepted {
+                Ok(stream) => door.enter(|place| {
                     let (acceptor, router) = (acceptor.clone(), router.clone());
-                    let stopped = stopped.clone();
-                    connections.spawn(async move {
-                        connection(stream, acceptor, router, stopped).await;
-                        drop(place);
-                    });
-                }
+                    connections.spawn(connection(stream, acceptor, (router, place), stopped.clone()))
+                }),
                 Err(error) => {
                     tracing::warn!("cannot accept a connection: {error}");
                     sleep(PAUSE).await;
                 }
             },
+            () = sleep_until(wakeup.unwrap_or(opens)), if wakeup.is_some() => {}
             Some(_) = connections.join_next() => {}
             () = &mut shutdown => break,
         }
@@ -75,21 +72,27 @@ pub(crate) async fn run(
     Ok(())
 }
 
+async fn accept(listener: &TcpListener, opens: Instant) -> io::Result<TcpStream> {
+    sleep_until(opens).await;
+    listener.accept().await.map(|(stream, _)| stream)
+}
+
 /// One connection, from its handshake to its end.
 async fn connection(
     stream: TcpStream,
     acceptor: TlsAcceptor,
-    router: Router,
+    (router, place): (Router, Arc<DoorPlace>),
     mut stopped: watch::Receiver<()>,
 ) {
     let stream = tokio::select! {
-        accepted = timeout(HANDSHAKE, acceptor.accept(stream)) => accepted,
+        accepted = acceptor.accept(stream) => accepted,
         _ = stopped.changed() => return,
     };
-    let Ok(Ok(stream)) = stream else { return };
+    let Ok(stream) = stream else { return };
+    place.begun();
     let proof = stream.get_ref().1.export_keying_material([0; 32], PROOF_LABEL, None);
     let Ok(proof) = proof else { return };
-    let router = router.layer(axum::Extension(ConnectionProof(proof)));
+    let router = router.layer(axum::Extension(TlsConnection { proof, place }));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(REQUEST_HEAD)

@@ -10,13 +10,18 @@ use ronde_control::hub::api::{Person, PersonRole, SCHEME, signed};
 
 use super::refusal::RefusedRequest;
 use crate::Storage;
-use crate::server::ConnectionProof;
+use crate::server::TlsConnection;
 
 /// Somebody who may use the hub.
 pub(super) struct LoggedIn(pub(super) Person);
 
 /// The public key that the other end has proved to hold; nobody may have it yet.
-pub(super) struct CallerKey(pub(super) String);
+pub(super) struct CallerKey {
+    /// In hexadecimal.
+    pub(super) key: String,
+    /// The connection that it has signed.
+    connection: TlsConnection,
+}
 
 impl LoggedIn {
     /// Refuses somebody with less than this role.
@@ -36,12 +41,13 @@ impl FromRequestParts<Storage> for LoggedIn {
         parts: &mut Parts,
         storage: &Storage,
     ) -> Result<LoggedIn, RefusedRequest> {
-        let CallerKey(key) = CallerKey::from_request_parts(parts, storage).await?;
-        let person = storage.caller(&key).await?;
-        person.map(LoggedIn).ok_or_else(|| {
+        let CallerKey { key, connection } = CallerKey::from_request_parts(parts, storage).await?;
+        let person = storage.caller(&key).await?.ok_or_else(|| {
             RefusedRequest::new(StatusCode::UNAUTHORIZED, "this hub does not know you")
                 .hint("`ronde login` with an invitation; it may also be that you were shut out")
-        })
+        })?;
+        connection.place.known();
+        Ok(LoggedIn(person))
     }
 }
 
@@ -54,12 +60,13 @@ impl FromRequestParts<Storage> for CallerKey {
     ) -> Result<CallerKey, RefusedRequest> {
         let unsigned =
             || RefusedRequest::new(StatusCode::UNAUTHORIZED, "the request is not signed");
-        let proof = Extension::<ConnectionProof>::from_request_parts(parts, storage).await;
-        let Extension(ConnectionProof(proof)) = proof.map_err(|_| unsigned())?;
+        let connection = Extension::<TlsConnection>::from_request_parts(parts, storage).await;
+        let Extension(connection) = connection.map_err(|_| unsigned())?;
         let header = parts.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let text = header.and_then(|text| text.strip_prefix(SCHEME)).ok_or_else(unsigned)?;
         let (key, signature) = text.split_once('.').ok_or_else(unsigned)?;
-        verified(key, signature, &proof).ok_or_else(|| {
+        let verified = verified(key, signature, &connection.proof);
+        verified.map(|key| CallerKey { key, connection }).ok_or_else(|| {
             RefusedRequest::new(
                 StatusCode::UNAUTHORIZED,
                 "the signature is not that of this connection",
@@ -68,10 +75,10 @@ impl FromRequestParts<Storage> for CallerKey {
     }
 }
 
-fn verified(key: &str, signature: &str, proof: &[u8; 32]) -> Option<CallerKey> {
+/// The key, in its one spelling, if it has signed this.
+fn verified(key: &str, signature: &str, proof: &[u8; 32]) -> Option<String> {
     let public: [u8; 32] = from_hex(key)?;
     let signature: [u8; 64] = from_hex(signature)?;
     UnparsedPublicKey::new(&ED25519, public).verify(&signed(proof), &signature).ok()?;
-    // One spelling for each key.
-    Some(CallerKey(key.to_ascii_lowercase()))
+    Some(key.to_ascii_lowercase())
 }

@@ -19,7 +19,7 @@ const LONGEST: u64 = 90 * 86_400;
 
 pub(super) async fn login(
     State(storage): State<Storage>,
-    CallerKey(key): CallerKey,
+    CallerKey { key, .. }: CallerKey,
     Json(login): Json<Login>,
 ) -> Result<Json<Person>, RefusedRequest> {
     let name = name(&login.name).map_err(invalid)?;

@@ -1,11 +1,12 @@
 //! Small collectives without negotiation: they give the same results and the same errors, and leave
 //! everything else in order.
 
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 
-use ronde_control::negotiate::CollectiveKind;
-use ronde_control::{Rank, ReduceOp};
+use ronde_control::negotiate::{CollectiveKind, Request};
+use ronde_control::{DType, DeviceKind, Rank, ReduceOp, SetId};
 use ronde_core::Error;
+use ronde_core::engine::{AfterSubmit, Ticket};
 use ronde_testkit::{Tensor, TestRank, World};
 
 fn sum() -> CollectiveKind {
@@ -16,6 +17,21 @@ fn run_sum(member: &TestRank, name: &str, length: usize) -> Result<Vec<f32>, Err
     let tensor = Tensor::floats(&vec![1.0; length]);
     member.run(name, sum(), &tensor, &tensor)?;
     Ok(tensor.as_floats())
+}
+
+/// Submits a sum for which this thread will wait.
+fn submit_sum(member: &TestRank, name: &str) -> Arc<Ticket> {
+    let tensor = Tensor::floats(&[1.0]);
+    let request = Request {
+        name: name.into(),
+        set: SetId::WORLD,
+        kind: sum(),
+        dtype: DType::F32,
+        shapes: vec![vec![1]],
+        device: DeviceKind::Cpu,
+    };
+    let submission = Tensor::submission(&request.kind, [(&tensor, &tensor)]);
+    member.engine.submit(request, submission, AfterSubmit::Waits).expect("it is submitted")
 }
 
 #[test]
@@ -84,17 +100,23 @@ fn the_others_do_not_wait_for_a_rank_that_has_joined() {
 
 #[test]
 fn a_rank_that_is_lost_ends_the_round_of_the_others_with_an_error_that_names_it() {
-    let ready = Barrier::new(3);
-    World::new(3).run(|member| {
+    let (ready, done) = (Barrier::new(3), Barrier::new(3));
+    let errors = World::new(3).run(|member| {
         assert_eq!(run_sum(member, "good", 1).unwrap(), [3.0]);
+        let ticket = (member.rank() != 2).then(|| submit_sum(member, "never"));
         ready.wait();
-        if member.rank() == 2 {
-            member.launcher.lose(Rank(2), "was killed by signal 9 (SIGKILL)");
-        } else {
-            let error = run_sum(member, "never", 1).unwrap_err();
-            assert!(error.to_string().contains("lost rank 2"), "{error}");
-            assert!(error.to_string().contains("`never`"), "{error}");
-        }
-        ready.wait();
+        let error = match ticket {
+            None => {
+                member.launcher.lose(Rank(2), "was killed by signal 9 (SIGKILL)");
+                None
+            }
+            Some(ticket) => member.wait(&ticket).err(),
+        };
+        done.wait();
+        error.map(|error| error.to_string())
     });
+    for error in errors[..2].iter().flatten() {
+        assert!(error.contains("lost rank 2") && error.contains("`never`"), "{error}");
+    }
+    assert_eq!(errors.iter().flatten().count(), 2);
 }

@@ -164,9 +164,14 @@ impl Progress {
 
     /// Ends the world for this rank: everything in flight, and every later call, gets this error.
     pub(super) fn end(&mut self, error: &Error) {
-        if std::mem::replace(&mut self.is_over, true) {
+        if self.is_over {
             return;
         }
+        if matches!(error, Error::Left { .. } | Error::Lost { .. }) {
+            // Whoever is gone may have taken part in it.
+            self.finish_agreed_round();
+        }
+        self.is_over = true;
         match error {
             Error::Lost { rank, cause, .. } => {
                 self.waiter.spread_death(*rank);

@@ -154,6 +154,16 @@ impl Progress {
         }
     }
 
+    /// Completes the current round if all ranks have said that they want the same: nothing more is
+    /// needed from any of them.
+    pub(super) fn finish_agreed_round(&mut self) {
+        let Some(express) = self.express.as_mut().filter(|it| it.is_waiting()) else { return };
+        if express.lane.answer() == RoundAnswer::Agreed {
+            // An error has ended the world and is what this rank's caller gets.
+            let _ = self.run_agreed();
+        }
+    }
+
     fn refuse_round(&mut self) {
         let Some(express) = &mut self.express else { return };
         let round = express.lane.round();

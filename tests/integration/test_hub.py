@@ -168,9 +168,10 @@ def test_strangers_get_nothing_but_the_health_check(hub):
         for path in paths:
             answer = request(hub.port, f"{method} /v1/{path} HTTP/1.1")
             assert re.match(rb"HTTP/1.1 (400|401|404|405|415) ", answer), answer
+    # Without a body: a hub that hangs up with some of a request unread may cut its answer short.
     forged = "POST /v1/login HTTP/1.1\r\nContent-Type: application/json\r\nAuthorization: Ronde "
     for header in ("", "x", "a" * 64, f"{'a' * 64}.{'b' * 128}", f"{'00' * 32}.{'00' * 64}"):
-        answer = request(hub.port, forged + header, b'{"token": "", "name": ""}')
+        answer = request(hub.port, forged + header)
         assert answer.startswith(b"HTTP/1.1 401 "), (header, answer)
     assert b"200 OK" in request(hub.port, "GET /v1/health HTTP/1.1")
 

@@ -160,9 +160,9 @@ def kill_one(session, folder):
     kill_container(session)
     steps = wait_for(
         lambda: [step for step in taken(folder) if step[0] > killed - 1],
-        lambda steps: any(size < RANKS for _, size in steps) and all_ranks(steps[-20:], 20),
+        lambda steps: any(are_fewer(step, killed) for step in steps) and all_ranks(steps[-20:], 20),
     )
-    fewer = next(when for when, size in steps if size < RANKS)
+    fewer = next(step[0] for step in steps if are_fewer(step, killed))
     last = max(when for when, size in steps if when < fewer)
     back = next(when for when, size in steps if size == RANKS and when > fewer)
     return fewer - last, back - killed
@@ -173,6 +173,12 @@ def taken(folder):
     file = folder / "steps.jsonl"
     lines = file.read_text().split("\n")[:-1] if file.exists() else []
     return [json.loads(line) for line in lines]
+
+
+def are_fewer(step, killed):
+    """Whether a step was taken without the ranks that were killed."""
+    when, size = step
+    return when > killed and size < RANKS
 
 
 def all_ranks(steps, count):
